@@ -1,0 +1,1 @@
+"""Deterministic dropout for PyTorch: the noise is integrated out."""
