@@ -1,0 +1,45 @@
+"""Pure maths: tensors and moments in, tensors and moments out; no parameters, no state."""
+
+from fastdropout.functional import losses, quadrature, recurrence
+from fastdropout.functional.propagate import (
+    add_independent,
+    dropout,
+    dropout_of_mean,
+    linear,
+    mask,
+    multiply_independent,
+    noisy_linear,
+)
+from fastdropout.functional.softmax import softmax
+from fastdropout.functional.transfer import (
+    RULES,
+    Rule,
+    expected_logit,
+    expected_softplus,
+    identity,
+    relu,
+    sigmoid,
+    tanh,
+)
+
+__all__ = [
+    "RULES",
+    "Rule",
+    "add_independent",
+    "dropout",
+    "dropout_of_mean",
+    "expected_logit",
+    "expected_softplus",
+    "identity",
+    "linear",
+    "losses",
+    "mask",
+    "multiply_independent",
+    "noisy_linear",
+    "quadrature",
+    "recurrence",
+    "relu",
+    "sigmoid",
+    "softmax",
+    "tanh",
+]

@@ -1,0 +1,88 @@
+"""Moments through masks, sums, products and linear layers: exact for independent units."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fastdropout.moments import Moments, moments
+
+
+def check_drop(drop: float, name: str = "drop") -> float:
+    """Refuse a drop probability outside [0, 1)."""
+    if isinstance(drop, bool) or not isinstance(drop, int | float) or not 0 <= drop < 1:
+        raise ValueError(f"{name} must lie in [0, 1), got {drop!r}")
+    return float(drop)
+
+
+def dropout(x: Moments, drop: float) -> Moments:
+    """Multiply by a mask that is 0 with probability `drop`, else 1 (eq. 1 and 2).
+
+    E[z] = keep E[x]
+    V[z] = keep V[x] + keep drop E[x]^2
+
+    Kept units are not scaled up by 1 / keep, as in the paper and unlike `torch.nn.Dropout`.
+    """
+    keep = 1 - check_drop(drop)
+    if drop == 0:
+        return x
+    noise = keep * drop * x.mean**2
+    return moments(keep * x.mean, noise if x.is_certain else keep * x.var + noise)
+
+
+def dropout_of_mean(x: Moments, drop: float) -> Moments:
+    """Dropout as in Wang & Manning (2013): the variance of the incoming units is dropped (footnote 2).
+
+    E[z] = keep E[x]
+    V[z] = keep drop E[x]^2
+    """
+    return dropout(Moments.certain(x.mean), drop)
+
+
+def mask(x: Tensor, drop: float) -> Tensor:
+    """Ordinary dropout: draw the mask of `dropout` and apply it."""
+    check_drop(drop)
+    return x if drop == 0 else x * (torch.rand_like(x) >= drop)
+
+
+def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
+    """A linear layer of independent units, `weight` of shape (out, in) (eq. 1 and 2).
+
+    E[a] = W E[x] + b
+    V[a] = (W o W) V[x]
+    """
+    mean = F.linear(x.mean, weight, bias)
+    return moments(mean, None if x.is_certain else F.linear(x.var, weight**2))
+
+
+def noisy_linear(x: Moments, weight: Moments, bias: Moments | None = None) -> Moments:
+    """A linear layer whose weights are independent Gaussians (eq. 7 and 8).
+
+    E[a] = E[W] E[x] + E[b]
+    V[a] = (E[W]^2 + V[W]) V[x] + V[W] E[x]^2 + V[b]
+    """
+    mean = F.linear(x.mean, weight.mean, None if bias is None else bias.mean)
+    var = F.linear(x.mean**2, weight.var, None if bias is None else bias.var)
+    if not x.is_certain:
+        var = var + F.linear(x.var, weight.mean**2 + weight.var)
+    return moments(mean, var)
+
+
+def add_independent(a: Moments, b: Moments) -> Moments:
+    """The sum of two independent variables: means add, variances add."""
+    mean = a.mean + b.mean
+    if a.is_certain and b.is_certain:
+        return Moments.certain(mean)
+    return moments(mean, a.var + b.var)
+
+
+def multiply_independent(a: Moments, b: Moments) -> Moments:
+    """The product of two independent variables.
+
+    V[ab] = V[a] V[b] + V[a] E[b]^2 + E[a]^2 V[b]
+    """
+    mean = a.mean * b.mean
+    if a.is_certain and b.is_certain:
+        return Moments.certain(mean)
+    return moments(mean, a.var * b.var + a.var * b.mean**2 + a.mean**2 * b.var)

@@ -1,0 +1,52 @@
+"""E[f(a)] by brute force: the reference that every closed form is tested against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fastdropout.moments import Moments, moments
+
+
+def expectation(
+    f: Callable[[Tensor], Tensor], x: Moments, *, step: float = 0.02, reach: float = 9.5
+) -> Tensor:
+    """E[f(a)] for Gaussian a, by the trapezoid rule in the standardised variable.
+
+        E[f(a)] = sum_k w_k f(E[a] + sqrt(V[a]) z_k),   z_k = -reach, -reach + step, ..., reach
+
+    For an analytic f the error falls exponentially in 1 / step; Gauss-Hermite with 64 nodes, in contrast,
+    is off by 0.04 for the mean of tanh at variance 100. Halve the step to see whether it is small enough:
+    what f does in `step` standard deviations must be smooth. Costs 2 reach / step calls of f an element.
+
+    >>> round(expectation(torch.cos, Moments(torch.tensor(0.0), torch.tensor(1.0))).item(), 6)
+    0.606531
+    """
+    z, weight = _nodes(step, reach, x.mean)
+    return f(_points(x, z)) @ weight
+
+
+def transform(
+    f: Callable[[Tensor], Tensor], x: Moments, *, step: float = 0.02, reach: float = 9.5
+) -> Moments:
+    """Mean and variance of f(a) for Gaussian a; the variance as E[(f - E f)^2], which does not cancel."""
+    z, weight = _nodes(step, reach, x.mean)
+    values = f(_points(x, z))
+    mean = values @ weight
+    return moments(mean, (values - mean[..., None]) ** 2 @ weight)
+
+
+def _nodes(step: float, reach: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    if not (step > 0 and reach > step and math.isfinite(reach)):
+        raise ValueError(f"quadrature needs 0 < step < reach, got step={step}, reach={reach}")
+    count = round(reach / step)
+    z = torch.arange(-count, count + 1, dtype=like.dtype, device=like.device) * step
+    weight = torch.exp(-0.5 * z**2)
+    return z, weight / weight.sum()
+
+
+def _points(x: Moments, z: Tensor) -> Tensor:
+    return x.mean[..., None] + x.std[..., None] * z

@@ -1,0 +1,87 @@
+"""The unrolling of one recurrent layer: the readable reference, for every method and option."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fastdropout.functional import propagate, transfer
+from fastdropout.functional.propagate import add_independent
+from fastdropout.functional.transfer import Rule
+from fastdropout.moments import Moments
+
+Method = Literal["moments", "gaussian", "mask"]
+Nonlinearity = Literal["tanh", "relu"]
+METHODS: tuple[str, ...] = get_args(Method)
+
+
+def check_method(method: str) -> None:
+    """Refuse a method that there is not."""
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+
+
+def affine(
+    x: Moments,
+    weight: Tensor | Moments,
+    bias: Tensor | Moments | None,
+    drop: float,
+    method: Method = "moments",
+) -> Moments:
+    """Dropout of the incoming units, then a linear layer, of certain or of Gaussian weights.
+
+    Under `method="mask"` the mask is drawn; under the others its moments are propagated.
+    """
+    z = Moments.certain(propagate.mask(x.mean, drop)) if method == "mask" else propagate.dropout(x, drop)
+    if isinstance(weight, Moments):
+        return propagate.noisy_linear(z, weight, bias)  # type: ignore[arg-type]
+    return propagate.linear(z, weight, bias)  # type: ignore[arg-type]
+
+
+def activate(pre: Moments, nonlinearity: Nonlinearity, rule: Rule, method: Method = "moments") -> Moments:
+    """Post-synaptic moments; for the methods that draw, a certain value made from a draw."""
+    if method == "moments":
+        return transfer.tanh(pre, rule) if nonlinearity == "tanh" else transfer.relu(pre)
+    drawn = pre.sample() if method == "gaussian" else pre.mean
+    return Moments.certain(torch.tanh(drawn) if nonlinearity == "tanh" else torch.relu(drawn))
+
+
+def unroll(
+    pre: Moments,
+    h_0: Moments,
+    weight: Tensor | Moments,
+    sizes: Sequence[int],
+    *,
+    drop: float = 0.0,
+    nonlinearity: Nonlinearity = "tanh",
+    rule: Rule = "fast",
+    method: Method = "moments",
+    reverse: bool = False,
+) -> tuple[Moments, Moments]:
+    """h_t = f(pre_t + W (d o h_{t-1})) over all steps, with a fresh mask d at every step.
+
+    Shapes: `pre` holds the input's share of the pre-synaptic units, the steps one below the other as in a
+    `PackedSequence`: (sum(sizes), units), where `sizes` are the batch sizes of the steps, never growing.
+    `h_0` is (sizes[0], units), `weight` (units, units). Returns all post-synaptic units, shaped as `pre`,
+    and the last ones, shaped as `h_0`. `reverse` walks the steps from the end, each piece from its own.
+    """
+    starts = [0]
+    for size in sizes:
+        starts.append(starts[-1] + size)
+    steps = range(len(sizes))
+    outputs: list[Moments] = [pre] * len(sizes)
+    ended: list[Moments] = []
+    h = h_0[: sizes[-1] if reverse else sizes[0]]
+    for t in reversed(steps) if reverse else steps:
+        size = sizes[t]
+        if size < len(h):
+            ended.append(h[size:])
+            h = h[:size]
+        elif size > len(h):
+            h = Moments.cat([h, h_0[len(h) : size]])
+        a = add_independent(pre[starts[t] : starts[t + 1]], affine(h, weight, None, drop, method))
+        h = outputs[t] = activate(a, nonlinearity, rule, method)
+    return Moments.cat(outputs), Moments.cat([h, *reversed(ended)])
