@@ -1,0 +1,26 @@
+"""Modules: parameters and names; the maths is called, not repeated."""
+
+from fastdropout.nn import init
+from fastdropout.nn.activation import Identity, ReLU, Sequential, Sigmoid, Softmax, Tanh
+from fastdropout.nn.linear import Dropout, Linear, NoisyLinear
+from fastdropout.nn.noise import kl
+from fastdropout.nn.packed import PackedMoments, pad_packed_sequence
+from fastdropout.nn.recurrent import RNN, RNNCell
+
+__all__ = [
+    "RNN",
+    "Dropout",
+    "Identity",
+    "Linear",
+    "NoisyLinear",
+    "PackedMoments",
+    "RNNCell",
+    "ReLU",
+    "Sequential",
+    "Sigmoid",
+    "Softmax",
+    "Tanh",
+    "init",
+    "kl",
+    "pad_packed_sequence",
+]

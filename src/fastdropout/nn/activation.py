@@ -1,0 +1,78 @@
+"""Transfer functions as modules, and their `Sequential`."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fastdropout.functional import softmax as _softmax
+from fastdropout.functional import transfer
+from fastdropout.functional.softmax import Points
+from fastdropout.functional.transfer import Rule
+from fastdropout.moments import Moments, as_moments
+
+
+class _Ruled(nn.Module):
+    def __init__(self, rule: Rule = "fast") -> None:
+        super().__init__()
+        transfer.check_rule(rule)
+        self.rule = rule
+
+    def extra_repr(self) -> str:
+        """The rule."""
+        return f"rule={self.rule!r}"
+
+
+class Tanh(_Ruled):
+    """`functional.tanh`, by `rule`."""
+
+    def forward(self, input: Tensor | Moments) -> Moments:
+        """Moments of tanh of the input."""
+        return transfer.tanh(as_moments(input), self.rule)
+
+
+class Sigmoid(_Ruled):
+    """`functional.sigmoid`, by `rule`."""
+
+    def forward(self, input: Tensor | Moments) -> Moments:
+        """Moments of the logistic sigmoid of the input."""
+        return transfer.sigmoid(as_moments(input), self.rule)
+
+
+class ReLU(nn.Module):
+    """`functional.relu`, exact."""
+
+    def forward(self, input: Tensor | Moments) -> Moments:
+        """Moments of max(input, 0)."""
+        return transfer.relu(as_moments(input))
+
+
+class Identity(nn.Module):
+    """Pass the moments on."""
+
+    def forward(self, input: Tensor | Moments) -> Moments:
+        """The input as moments."""
+        return as_moments(input)
+
+
+class Softmax(nn.Module):
+    """`functional.softmax`, by an unscented transform or by sampling."""
+
+    def __init__(self, dim: int = -1, *, by: Points = "unscented", samples: int = 1000) -> None:
+        super().__init__()
+        self.dim, self.by, self.samples = dim, by, samples
+
+    def forward(self, input: Tensor | Moments) -> Moments:
+        """Moments of the probabilities."""
+        return _softmax(as_moments(input), self.dim, by=self.by, samples=self.samples)
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return f"dim={self.dim}, by={self.by!r}"
+
+
+class Sequential(nn.Sequential):
+    """`torch.nn.Sequential` of moments: a tensor that comes in is a certain value."""
+
+    def forward(self, input: Tensor | Moments) -> Moments:
+        """Run the modules one after the other."""
+        return super().forward(as_moments(input))

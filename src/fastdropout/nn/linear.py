@@ -1,0 +1,153 @@
+"""Linear layers and dropout of moments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fastdropout.functional.propagate import check_drop, dropout, mask
+from fastdropout.functional.recurrence import Method, affine, check_method
+from fastdropout.moments import Moments, as_moments
+from fastdropout.nn.noise import add_weight_noise, noisy
+
+
+class Dropout(nn.Module):
+    """Zero each unit with probability `drop`, with the noise integrated out or drawn.
+
+    Kept units are not scaled up: the mean of a unit is (1 - drop) times its value, in training and in
+    evaluation alike. `Linear` and `RNN` have dropout built in.
+
+    >>> import torch
+    >>> Dropout(0.5)(torch.tensor([2.0]))
+    Moments(mean=tensor([1.]), var=tensor([1.]))
+    """
+
+    def __init__(self, drop: float = 0.5, *, method: Method = "moments") -> None:
+        super().__init__()
+        check_method(method)
+        self.drop = check_drop(drop)
+        self.method = method
+
+    def forward(self, input: Tensor | Moments) -> Moments:
+        """Moments of the masked input."""
+        x = as_moments(input)
+        if self.method == "moments" or (self.method == "gaussian" and not self.training):
+            return dropout(x, self.drop)
+        if not self.training:
+            return x * (1 - self.drop)
+        if self.method == "gaussian":
+            return Moments.certain(dropout(x, self.drop).sample())
+        return Moments.certain(mask(x.mean, self.drop))
+
+    def extra_repr(self) -> str:
+        """The rate and the method."""
+        return f"drop={self.drop}, method={self.method!r}"
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear` of random units, of which each is dropped with probability `drop`.
+
+    Takes a tensor or `Moments`, returns `Moments`. Weights are those of `torch.nn.Linear`.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as in `torch.nn.Linear`.
+        drop: probability that an incoming unit is zeroed.
+        propagate: False for an ordinary pass that neglects the variance of the incoming units: the paper's
+            "no fast dropout for the final layer". Unlike `drop=0`, which passes that variance on.
+        method: `"moments"` integrates the noise out; `"gaussian"` draws the output from its moments (the
+            paper's sampling variant); `"mask"` draws the mask (ordinary dropout). In `eval()` nothing is
+            drawn: `"gaussian"` returns moments and `"mask"` the pass with (1 - drop) times the units.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        drop: float = 0.0,
+        propagate: bool = True,
+        method: Method = "moments",
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        check_method(method)
+        self.drop = check_drop(drop)
+        if not propagate and drop:
+            raise ValueError(
+                f"drop must be 0 where propagate=False (no noise enters such a layer), got {drop}"
+            )
+        self.propagate = propagate
+        self.method = method
+
+    def _weights(self) -> tuple[Tensor | Moments, Tensor | Moments | None]:
+        return self.weight, self.bias
+
+    def forward(self, input: Tensor | Moments) -> Moments:  # type: ignore[override]
+        """Moments of the pre-synaptic units, shape (*, out_features)."""
+        x = as_moments(input)
+        check_fits(x, self.weight, self.in_features)
+        weight, bias = self._weights()
+        if not self.propagate:
+            return affine(Moments.certain(x.mean), weight, bias, 0.0)
+        return pass_by(self.method, self.training, x, weight, bias, self.drop)
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        text = f"{super().extra_repr()}, drop={self.drop}, method={self.method!r}"
+        return text if self.propagate else text + ", propagate=False"
+
+
+class NoisyLinear(Linear):
+    """A linear layer of Gaussian weights: adaptive weight noise in closed form, or drawn (Graves, 2011).
+
+    `weight` and `bias` are the means, `weight_log_std` and `bias_log_std` are learnt beside them. Add
+    `kl(model) / n` to the loss. Under `method="mask"` the weights are drawn once a call, as in Graves (2011).
+
+    >>> import torch
+    >>> NoisyLinear(3, 2)(torch.ones(3)).var.shape
+    torch.Size([2])
+    """
+
+    def __init__(self, *args: Any, std: float = 0.075, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        add_weight_noise(self, "weight", std)
+        if self.bias is not None:
+            add_weight_noise(self, "bias", std)
+
+    def _weights(self) -> tuple[Tensor | Moments, Tensor | Moments | None]:
+        weight, bias = noisy(self, "weight"), None if self.bias is None else noisy(self, "bias")
+        if self.method != "mask":
+            return weight, bias
+        if not self.training:
+            return weight.mean, None if bias is None else bias.mean
+        return weight.sample(), None if bias is None else bias.sample()
+
+
+def pass_by(
+    method: Method,
+    training: bool,
+    x: Moments,
+    weight: Tensor | Moments,
+    bias: Tensor | Moments | None,
+    drop: float,
+) -> Moments:
+    """A linear pass by `method`, which draws only in training."""
+    if method == "mask":
+        if training:
+            return affine(x, weight, bias, drop, "mask")
+        return affine(Moments.certain(x.mean * (1 - drop)), weight, bias, 0.0)
+    y = affine(x, weight, bias, drop)
+    return Moments.certain(y.sample()) if method == "gaussian" and training else y
+
+
+def check_fits(x: Moments, weight: Tensor, features: int) -> None:
+    """Refuse an input whose last dimension or dtype is not the weight's."""
+    if x.ndim == 0 or x.shape[-1] != features:
+        raise ValueError(
+            f"input must have {features} features in its last dimension, got shape {tuple(x.shape)}"
+        )
+    if x.dtype != weight.dtype:
+        raise ValueError(f"input must have the dtype of the weights, {weight.dtype}, got {x.dtype}")
