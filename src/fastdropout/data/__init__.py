@@ -1,0 +1,1 @@
+"""Music as numbers: corpora, piano rolls, MIDI, chunks and batches."""
