@@ -20,8 +20,8 @@ from fastdropout.errors import DataError
 
 CONTENT = "cf7a2fdfae3760c0fbf5f3603521fec55253800aa3c371540cd72a872faa40ae"
 
-# One with instruments, one with repeats, the only one with endings, one with an upbeat and a filled last bar, one
-# as plain XML, one with two grace notes.
+# With instruments, with repeats, the only one with endings, with an upbeat and a filled last bar, as plain
+# XML, with grace notes.
 SAMPLE = ("bwv1.6.mxl", "bwv261.mxl", "bwv8.6.mxl", "bwv66.6.mxl", "bwv67.4.xml", "bwv299.mxl")
 
 
