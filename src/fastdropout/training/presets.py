@@ -1,0 +1,108 @@
+"""Named sets of options, some of them by corpus.
+
+- `default`: small and quick, the defaults of `Config`; made for `bach`.
+- `paper`: the columns of the paper's table of chosen hyper parameters. It names neither batch size, number
+  of epochs nor patience; those, and the order of sparse and spectral radius, are from the authors' code.
+- `best`: ours, the best we have found so far by hand; to be improved by search.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+PRESETS = ("default", "paper", "best")
+
+_PAPER_ALL = {
+    "rule": "paper",
+    "noise_hidden": 0.0,
+    "output_bias": -0.8,
+    "spectral_radius": 1.2,
+    "clip": 225.0,
+    "schedule": "none",
+    "averaging": 0.0,
+    "batch": 25,
+    "epochs": 500,
+    "patience": 50,
+}
+_PAPER: dict[str, dict[str, Any]] = {
+    "piano-midi": {
+        "hidden": 600,
+        "drop_input": 0.1,
+        "drop_hidden": 0.3,
+        "drop_output": 0.0,
+        "propagate_output": False,
+        "lr": 0.005,
+        "momentum": 0.995,
+        "alpha": 0.8,
+        "init_var": 0.1,
+        "init_var_input": 0.0001,
+        "nu": 25,
+    },
+    "nottingham": {
+        "hidden": 400,
+        "drop_input": 0.1,
+        "drop_hidden": 0.4,
+        "drop_output": 0.0,
+        "lr": 0.001,
+        "momentum": 0.99,
+        "alpha": 0.9,
+        "init_var": 0.001,
+        "init_var_input": 0.1,
+        "nu": 0,
+    },
+    "musedata": {
+        "hidden": 600,
+        "drop_input": 0.2,
+        "drop_hidden": 0.3,
+        "drop_output": 0.0,
+        "lr": 0.0005,
+        "momentum": 0.995,
+        "alpha": 0.9,
+        "init_var": 0.1,
+        "init_var_input": 0.0001,
+        "nu": 0,
+    },
+    "jsb-chorales": {
+        "hidden": 400,
+        "drop_input": 0.1,
+        "drop_hidden": 0.2,
+        "drop_output": 0.5,
+        "lr": 0.001,
+        "momentum": 0.99,
+        "alpha": 0.8,
+        "init_var": 0.0001,
+        "init_var_input": 0.01,
+        "nu": 15,
+    },
+}
+
+_BEST: dict[str, dict[str, Any]] = {
+    "piano-midi": {"hidden": 400, "batch": 48, "noise_hidden": 0.1, "transpose": 5, "epochs": 120},
+    "nottingham": {
+        "hidden": 400,
+        "batch": 64,
+        "drop_input": 0.1,
+        "drop_hidden": 0.4,
+        "drop_output": 0.2,
+        "noise_hidden": 0.0,
+        "epochs": 70,
+    },
+    "musedata": {
+        "hidden": 400,
+        "batch": 64,
+        "drop_input": 0.2,
+        "drop_hidden": 0.3,
+        "drop_output": 0.2,
+        "noise_hidden": 0.0,
+        "epochs": 60,
+    },
+    "jsb-chorales": {"hidden": 400, "batch": 32, "epochs": 130},
+}
+
+
+def preset(name: str, corpus: str) -> dict[str, Any]:
+    """The options of a preset for a corpus. `bach` and folders of MIDI files take those of `jsb-chorales`."""
+    if name == "default":
+        return {}
+    column = corpus if corpus in _PAPER else "jsb-chorales"
+    return {**_PAPER_ALL, **_PAPER[column]} if name == "paper" else dict(_BEST[column])
