@@ -41,7 +41,9 @@ def test_by_folder(tmp_path, kind):
     assert corpus.statistics()["train"].longest == 9
 
 
-@pytest.mark.parametrize("name", ["bahc", "no/such/folder", "JSB-Chorales"])
+@pytest.mark.parametrize(
+    "name", ["bahc", "no/such/folder", "JSB-Chorales", "x" * 5000, "~nobody/midis", "a\0b"]
+)
 def test_unknown_names_list_what_is_allowed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"allowed are bach, piano-midi, .*folder of MIDI files"):

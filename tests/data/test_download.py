@@ -183,6 +183,8 @@ def test_errors_are_ours(server, tmp_path):
         fetch("bach", tmp_path, base_url=base)
     with pytest.raises(DataError, match="http://"):
         fetch("jsb-chorales", tmp_path, base_url="file:///etc")
+    with pytest.raises(DataError, match="could not be fetched"):
+        fetch("jsb-chorales", tmp_path, base_url="http://[")
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DataError, match="could not be fetched"):
         get(server, tmp_path / "file")

@@ -1,4 +1,5 @@
 import io
+import os
 import tracemalloc
 import zipfile
 
@@ -120,8 +121,13 @@ def test_a_damaged_array_fails_its_checksum():
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         read_bytes(tmp_path / "none")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="not a file"):
         read_bytes(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="not a file"):
+        read_bytes(tmp_path / "pipe")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_bytes(tmp_path / ("n" * 300))
     (tmp_path / "big").write_bytes(bytes(3 << 20))
     with pytest.raises(DataError, match="larger than 2 MB"):
         read_bytes(tmp_path / "big", 2 << 20)

@@ -8,7 +8,7 @@ keys and another split: the figures are not comparable with published ones.
 The split: Bach set many tunes several times, and some scores are the same setting in two versions.
 Chorales whose soprano sings the same tune, in whatever key, form a group; the group is dealt to train
 (76 %), valid (12 %) or test (12 %) by a hash of "v1 " and the name of its first score. So no tune of the
-test split has been heard in training.
+test split has been heard in training, as far as the grouping finds it.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ CANONICAL = {
 def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
     """The folder given, else that of `$FASTDROPOUT_DATA`, else None."""
     chosen = data_dir if data_dir is not None else os.environ.get(VARIABLE) or None
-    return None if chosen is None else Path(chosen).expanduser()
+    return None if chosen is None else Path(os.path.expanduser(chosen))
 
 
 def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -85,10 +85,10 @@ def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
     entry, folder = CANONICAL[name], data_folder(data_dir)
     if folder is None:
         raise DataError(f"{name} is not shipped: name its folder by --data DIR or ${VARIABLE}")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DataError(f"{folder}: no such folder (from --data DIR or ${VARIABLE}) to read {name} from")
     for file in entry.files:
-        if (folder / file).is_file():
+        if os.path.isfile(folder / file):
             return folder / file
     wanted = " or ".join(repr(file) for file in entry.files)
     raise DataError(f"{folder} (from --data DIR or ${VARIABLE}) does not hold {name}: it needs {wanted}")

@@ -45,8 +45,8 @@ def load(
         return load_bach(progress=progress)
     if isinstance(name, str) and name in CANONICAL:
         return load_canonical(name, data_dir, verify=verify)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = Path(os.path.expanduser(name))
+    if os.path.isdir(folder):  # Unlike the method of Path, False for names that are no paths at all.
         return load_folder(folder, steps_per_quarter=steps_per_quarter, progress=progress)
     allowed = f"{', '.join(NAMES)} or a folder of MIDI files"
     raise DataError(f"{os.fspath(name)!r} is no corpus and no folder, allowed are {allowed}")

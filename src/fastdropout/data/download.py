@@ -47,7 +47,7 @@ def fetch(
     entry = CANONICAL[name]
     target = Path(folder) / entry.mat
     part = target.with_name(target.name + ".part")
-    url = urllib.parse.urljoin(base_url.rstrip("/") + "/", urllib.parse.quote(entry.mat))
+    url = f"{base_url.rstrip('/')}/{urllib.parse.quote(entry.mat)}"
     if not url.startswith(("http://", "https://")):
         raise DataError(f"base_url must begin with http:// or https://, got {base_url}")
     try:
@@ -61,7 +61,7 @@ def fetch(
             raise DataError(f"{url}: its sha256 must be {entry.mat_sha256}, got {got}; the file was removed")
         os.replace(part, target)
         sync_folder(target.parent)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise DataError(
             f"{url}: could not be fetched to {target} ({reason}); run it again to go on"

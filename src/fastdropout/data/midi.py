@@ -122,7 +122,7 @@ def write_midi(
 
 def _midi_files(folder: Path) -> list[tuple[str, Path]]:
     """Path inside the folder and path, sorted; hidden files, as macOS makes beside others, are left out."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DataError(f"{folder}: no such folder")
     found = []
     for root, _, names in os.walk(folder):

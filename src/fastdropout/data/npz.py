@@ -46,6 +46,8 @@ _FAULTS = (
 def read_bytes(path: str | os.PathLike[str], limit: int = MAX_FILE) -> bytes:
     """The bytes of a data file no larger than `limit`; whatever fails is a `DataError`."""
     path = Path(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise DataError(f"{path}: not a file")  # A pipe would wait for ever.
     try:
         with open(path, "rb") as file:
             data = file.read(limit + 1)
