@@ -33,12 +33,13 @@ def train(
     command: Sequence[str] = (),
     watch: Watch | None = None,
     stop: Stop | None = None,
+    began: Callable[[Run], object] | None = None,
     save_every: float = 30.0,
     tensorboard: bool = False,
 ) -> Run:
     """Train in a new run folder, test the best network, and return the folder.
 
-    `watch` is called with each `Progress`; where `stop` answers True after an update, the state is saved and
+    `began` is called with the folder as soon as it is there, `watch` with each `Progress`; where `stop` answers True after an update, the state is saved and
     the run is left unfinished, to be resumed. Within an epoch the state is saved every `save_every` seconds.
     """
     _set_torch(config)
@@ -47,6 +48,8 @@ def train(
     state = new_state(config, data)
     run = create_run(config, data.corpus, out=out, root=root, command=command)
     with run.lock():
+        if began is not None:
+            began(run)
         run.save(state, data.corpus)
         _go(run, state, data, watch, stop, save_every, tensorboard)
     return run

@@ -1,0 +1,98 @@
+"""What a training shows: a bar on a terminal, a line an epoch in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from fastdropout.training.fitting import Progress as Step
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for reading a corpus, that appears when there is something to count."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(what, total=None, visible=False)
+
+    def count(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total or None, visible=True)
+
+    with bar:
+        yield count
+
+
+class TrainingScreen:
+    """Follows a training: call it with each step."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs, self.valid, self.best = epochs, float("nan"), float("inf")
+        self.begin, self.done_before = time.monotonic(), -1
+        self.bar = Progress(
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(bar_width=None),
+            TextColumn("train {task.fields[train]:.3f}  valid {task.fields[valid]:.3f}"),
+            TextColumn("{task.fields[speed]:,.0f} frames/s"),
+            TextColumn("{task.fields[left]} left"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        nan = float("nan")
+        self.task = self.bar.add_task(
+            "train", total=1.0, epoch=0, epochs=epochs, train=nan, valid=nan, speed=0.0, left="?"
+        )
+
+    def __enter__(self) -> TrainingScreen:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, step: Step) -> None:
+        """Show a step."""
+        done = (step.epoch - 1 + step.update / max(step.updates, 1)) / self.epochs
+        if self.done_before < 0:
+            self.done_before = done  # A resumed run has not taken this time now.
+        if step.record is not None and step.record.valid_nll_per_step is not None:
+            self.valid = step.record.valid_nll_per_step
+            self.best = min(self.best, self.valid)
+        left = self._left(done)
+        self.bar.update(
+            self.task,
+            completed=done,
+            epoch=step.epoch,
+            train=step.nll_per_step,
+            valid=self.valid,
+            speed=step.frames_per_second,
+            left=left,
+        )
+        if step.record is not None and not console.is_terminal:
+            better = " best" if step.record.best else ""
+            console.print(
+                f"epoch {step.epoch}/{self.epochs}  train {step.nll_per_step:.3f}  valid {self.valid:.3f}"
+                f"{better}  {step.frames_per_second:,.0f} frames/s  {left} left"
+            )
+
+    def _left(self, done: float) -> str:
+        made = done - self.done_before
+        if made <= 0:
+            return "?"
+        seconds = round((time.monotonic() - self.begin) / made * (1 - done))
+        hours, rest = divmod(seconds, 3600)
+        return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
