@@ -33,7 +33,7 @@ def list_corpora(*, data: Path | None = None) -> int:
 
     with counting("reading") as count:
         rows = available(data, progress=count)
-    table = Table("corpus", "split", "pieces", "frames", "longest", "notes a frame", "silent", "keys")
+    table = Table("corpus", "split", "pieces", "frames", "longest", "notes", "silent", "keys")
     for row in rows:
         for split, s in row.statistics.items():
             table.add_row(
@@ -44,7 +44,7 @@ def list_corpora(*, data: Path | None = None) -> int:
                 str(s.longest),
                 f"{s.notes_per_frame:.2f}",
                 f"{s.silent:.1%}",
-                f"{s.lowest} to {s.highest}",
+                f"{s.lowest}-{s.highest}",
             )
     console.print(table)
     for row in rows:
