@@ -42,7 +42,7 @@ class TrainingScreen:
 
     def __init__(self, epochs: int) -> None:
         self.epochs, self.valid, self.best = epochs, float("nan"), float("inf")
-        self.begin, self.done_before = time.monotonic(), -1
+        self.begin, self.done_before = time.monotonic(), -1.0
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(bar_width=None),

@@ -81,17 +81,21 @@ def train(
         console.print(f"left out {len(pieces.skipped)} files, such as {name}: {why}", markup=False)
     places: list[Path] = []
 
+    def began(run: Run) -> None:
+        places.append(run.path)
+        console.print(f"run {run.path}", markup=False)
+
     def work(screen: TrainingScreen, stop: Callable[[], bool]) -> Run:
         return train_run(
             settled,
             corpus=pieces,
             out=out,
             root=runs,
-            command=sys.argv,
+            command=["fastdropout", *sys.argv[1:]],
             watch=screen,
             stop=stop,
             tensorboard=tensorboard,
-            began=lambda run: (places.append(run.path), console.print(f"run {run.path}", markup=False)),
+            began=began,
         )
 
     return _follow(work, TrainingScreen(settled.epochs), places)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fastdropout.data.rolls import KEYS, LOWEST, Roll
 from fastdropout.training.evaluation import Calibration
@@ -34,6 +35,7 @@ def learning_curves(metrics: Records, best_epoch: int = 0) -> Figure:
     if best_epoch:
         axes.axvline(best_epoch, color=ORANGE, linewidth=1, linestyle="--", label="best valid")
     _dress(axes, "epoch", "nats per frame")
+    _whole_numbers(axes)
     return figure
 
 
@@ -53,11 +55,12 @@ def radii(metrics: Records) -> Figure:
     if largest > 20:
         axes.set_yscale("log")
     _dress(axes, "epoch", "radius")
+    _whole_numbers(axes)
     return figure
 
 
 def calibration(table: Calibration) -> Figure:
-    """How often a note sounded against how probable it was said to be; the area is the number of notes."""
+    """How often a note sounded against how probable it was said to be."""
     figure, axes = _figure()
     used = table.count > 0
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
@@ -73,8 +76,8 @@ def calibration(table: Calibration) -> Figure:
         markersize=4,
         capsize=2,
     )
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim(-0.02, 1.02)
     _dress(axes, "predicted probability", "share that sounded", legend=False)
     return figure
 
@@ -86,6 +89,7 @@ def valid_curves(runs: Mapping[str, Records]) -> Figure:
         x, y = _series(metrics, "valid_nll_per_step")
         axes.plot(x, y, label=name, color=_COLOURS[number % len(_COLOURS)], linewidth=1.8)
     _dress(axes, "epoch", "valid, nats per frame")
+    _whole_numbers(axes)
     return figure
 
 
@@ -101,7 +105,7 @@ def predictions(
         top = float(std.max())
         panels.append((f"its standard deviation, 0 to {top:.2f}", std, ORANGE, top))
     low, high = _range(truth)
-    figure = Figure(figsize=(5.2, 1.75 * len(panels) + 0.3), layout="constrained")
+    figure = Figure(figsize=(4.6, 1.6 * len(panels) + 0.3), layout="constrained")
     figure.patch.set_alpha(0)
     all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (title, values, colour, top) in zip(all_axes, panels, strict=True):
@@ -127,7 +131,7 @@ def piano_roll(roll: Roll, given: int = 0) -> Figure:
 def to_svg(figure: Figure, name: str) -> str:
     """A figure to be put into a page; `name` keeps its ids apart from those of other figures there."""
     buffer = io.StringIO()
-    style = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}
     with matplotlib.rc_context(style):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = buffer.getvalue()
@@ -146,7 +150,7 @@ def to_png(figure: Figure, dpi: int = 120) -> bytes:
 
 
 def _figure() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.2, 3.1), layout="constrained")
+    figure = Figure(figsize=(4.6, 2.9), layout="constrained")
     figure.patch.set_alpha(0)
     return figure, figure.subplots()
 
@@ -158,6 +162,10 @@ def _dress(axes: Axes, x: str, y: str, legend: bool = True) -> None:
     _ink(axes)
     if legend:
         axes.legend(frameon=False, labelcolor=_INK, fontsize=9)
+
+
+def _whole_numbers(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _ink(axes: Axes) -> None:

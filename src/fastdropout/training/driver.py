@@ -39,8 +39,9 @@ def train(
 ) -> Run:
     """Train in a new run folder, test the best network, and return the folder.
 
-    `began` is called with the folder as soon as it is there, `watch` with each `Progress`; where `stop` answers True after an update, the state is saved and
-    the run is left unfinished, to be resumed. Within an epoch the state is saved every `save_every` seconds.
+    `began` is called with the folder as soon as it is there, `watch` with each `Progress`. Where `stop`
+    answers True after an update, the state is saved and the run left unfinished, to be resumed. Within an
+    epoch the state is saved every `save_every` seconds.
     """
     _set_torch(config)
     config = _settled(config)
