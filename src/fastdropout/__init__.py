@@ -7,9 +7,29 @@
 >>> nll = fd.losses.bernoulli_nll(out(hidden), torch.ones(100, 16, 88))
 """
 
-from fastdropout import functional, nn, optim
-from fastdropout.functional import losses
-from fastdropout.moments import Moments
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastdropout import functional, nn, optim
+    from fastdropout.functional import losses
+    from fastdropout.moments import Moments
 
 __version__ = "0.1.0"
 __all__ = ["Moments", "functional", "losses", "nn", "optim"]
+
+_HOMES = {"Moments": "fastdropout.moments", "losses": "fastdropout.functional"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a room when it is first used: torch takes two seconds, and `fastdropout --help` needs none."""
+    if name not in __all__:
+        raise AttributeError(f"module 'fastdropout' has no attribute {name!r}")
+    home = _HOMES.get(name)
+    value = getattr(import_module(home), name) if home else import_module(f"fastdropout.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

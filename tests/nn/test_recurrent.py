@@ -424,4 +424,4 @@ def test_bad_input_raises_what_torch_raises(x, hx, drop):
 
 def test_repr_shows_what_is_not_default():
     text = repr(fd.nn.RNN(4, 6, 2, drop_hidden=0.3, rule="paper"))
-    assert text == "RNN(4, 6, num_layers=2, drop_hidden=0.3, rule='paper')"
+    assert text == "RNN(4, 6, num_layers=2, drop_hidden=0.3, rule='paper', path=fused)"

@@ -1,7 +1,8 @@
-"""The unrolling of one recurrent layer: the readable reference, for every method and option."""
+"""One recurrent layer, unrolled: the readable reference, for every method and option."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from fastdropout.functional import propagate, transfer
 from fastdropout.functional.propagate import add_independent
 from fastdropout.functional.transfer import Rule
-from fastdropout.moments import Moments
+from fastdropout.moments import Moments, moments
 
 Method = Literal["moments", "gaussian", "mask"]
 Nonlinearity = Literal["tanh", "relu"]
@@ -49,25 +50,33 @@ def activate(pre: Moments, nonlinearity: Nonlinearity, rule: Rule, method: Metho
     return Moments.certain(torch.tanh(drawn) if nonlinearity == "tanh" else torch.relu(drawn))
 
 
-def unroll(
-    pre: Moments,
+def layer(
+    x: Moments,
     h_0: Moments,
-    weight: Tensor | Moments,
+    w_ih: Tensor | Moments,
+    w_hh: Tensor | Moments,
+    bias: Tensor | Moments | None,
     sizes: Sequence[int],
     *,
-    drop: float = 0.0,
+    drop_input: float = 0.0,
+    drop_hidden: float = 0.0,
+    noise: float = 0.0,
     nonlinearity: Nonlinearity = "tanh",
     rule: Rule = "fast",
     method: Method = "moments",
     reverse: bool = False,
 ) -> tuple[Moments, Moments]:
-    """h_t = f(pre_t + W (d o h_{t-1})) over all steps, with a fresh mask d at every step.
+    """h_t = f(W_ih (d o x_t) + W_hh (d' o h_{t-1}) + b + noise), with fresh masks d, d' at every step.
 
-    Shapes: `pre` holds the input's share of the pre-synaptic units, the steps one below the other as in a
-    `PackedSequence`: (sum(sizes), units), where `sizes` are the batch sizes of the steps, never growing.
-    `h_0` is (sizes[0], units), `weight` (units, units). Returns all post-synaptic units, shaped as `pre`,
-    and the last ones, shaped as `h_0`. `reverse` walks the steps from the end, each piece from its own.
+    Shapes: `x` holds the steps one below the other, as in a `PackedSequence`: (sum(sizes), inputs), where
+    `sizes` are the batch sizes of the steps, never growing; `h_0` is (sizes[0], units), `w_hh` square.
+    Returns all post-synaptic units, (sum(sizes), units), and the last ones of each piece, shaped as `h_0`.
+    `noise` is the variance of a Gaussian added to every pre-synaptic unit. `reverse` walks the steps from the
+    end, each piece from its own.
     """
+    pre = affine(x, w_ih, bias, drop_input, method)
+    if noise:
+        pre = _add_noise(pre, noise, method)
     starts = [0]
     for size in sizes:
         starts.append(starts[-1] + size)
@@ -82,6 +91,12 @@ def unroll(
             h = h[:size]
         elif size > len(h):
             h = Moments.cat([h, h_0[len(h) : size]])
-        a = add_independent(pre[starts[t] : starts[t + 1]], affine(h, weight, None, drop, method))
+        a = add_independent(pre[starts[t] : starts[t + 1]], affine(h, w_hh, None, drop_hidden, method))
         h = outputs[t] = activate(a, nonlinearity, rule, method)
     return Moments.cat(outputs), Moments.cat([h, *reversed(ended)])
+
+
+def _add_noise(pre: Moments, noise: float, method: Method) -> Moments:
+    if method == "mask":
+        return Moments.certain(pre.mean + torch.randn_like(pre.mean) * math.sqrt(noise))
+    return moments(pre.mean, pre.var + noise)

@@ -127,14 +127,14 @@ def _squash(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Artanh of E[tanh(a)], between 0 and the mean m:
 
     e = 1 / (1 + 1.35 v),   c = 1 / sqrt(1 + v (pi / 2 + (2 - pi / 2) e)),   d = 1 - c
-    z = m (1 - d / (1 + (.076 + .254 e) c^3 m^2))
+    b = (.076 + .254 e) c^3 m^2,   z = m (c + b) / (1 + b)
     """
     e = 1 / (1 + _SLOPE * v)
     w = v * (math.pi / 2 + (2 - math.pi / 2) * e)
     c = torch.rsqrt(1 + w)
     d = w * c**2 / (1 + c)  # 1 - c without cancellation
-    bend = (_BEND_LARGE + (_BEND_SMALL - _BEND_LARGE) * e) * c**3
-    return m * (1 - d / (1 + bend * m**2)), d
+    b = (_BEND_LARGE + (_BEND_SMALL - _BEND_LARGE) * e) * c**3 * m**2
+    return m * ((c + b) / (1 + b)), d
 
 
 # Wang & Manning (2013): sigmoid(a)^2 ~ sigmoid(A (a - B)).

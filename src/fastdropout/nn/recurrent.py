@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +11,15 @@ import torch
 from torch import _VF, Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from fastdropout.functional import fused, recurrence
 from fastdropout.functional.propagate import add_independent, check_drop
-from fastdropout.functional.recurrence import Method, activate, affine, check_method, unroll
+from fastdropout.functional.recurrence import Method, activate, affine, check_method
 from fastdropout.functional.transfer import Rule, check_rule
 from fastdropout.moments import Moments, as_moments, moments
 from fastdropout.nn.noise import add_weight_noise, noisy
 from fastdropout.nn.packed import PackedMoments
+
+log = logging.getLogger(__name__)
 
 _MODES = {"tanh": "RNN_TANH", "relu": "RNN_RELU"}
 
@@ -49,6 +53,9 @@ class RNN(nn.RNNBase):
         weight_noise: adaptive weight noise: every weight is a Gaussian of which the mean and the log standard
             deviation are learnt; add `fastdropout.nn.kl(model) / n` to the loss.
         weight_std: the standard deviation that noisy weights start with.
+        fused: use the fast path where it serves (`"moments"` without weight noise); False for the reference.
+        recompute: keep only the outputs for the backward pass of the fast path and compute the rest again in
+            chunks of steps: memory beyond the outputs grows with the root of the number of steps.
     """
 
     def __init__(
@@ -73,6 +80,8 @@ class RNN(nn.RNNBase):
         learn_initial: bool = False,
         weight_noise: bool = False,
         weight_std: float = 0.075,
+        fused: bool = True,
+        recompute: bool = False,
     ) -> None:
         if nonlinearity not in _MODES:
             raise ValueError(f"nonlinearity must be one of {', '.join(_MODES)}, got {nonlinearity!r}")
@@ -107,6 +116,7 @@ class RNN(nn.RNNBase):
         self.noise_hidden = float(noise_hidden)
         self.rule, self.method = rule, method
         self.learn_initial, self.weight_noise = learn_initial, weight_noise
+        self.fused, self.recompute = fused, recompute
         if learn_initial:
             shape = (self._depth, hidden_size)
             self.initial_mean = nn.Parameter(torch.zeros(shape, device=device, dtype=dtype))
@@ -174,31 +184,32 @@ class RNN(nn.RNNBase):
     def _run(self, x: Moments, h_0: Moments, sizes: Sequence[int]) -> tuple[Moments, Moments]:
         """All layers on rows laid out as in a `PackedSequence`."""
         if self._is_plain(x, h_0):
+            self._log("torch")
             return self._run_plain(x.mean, h_0.mean, sizes)
         method = self._method
         if method == "mask":
             x, h_0 = Moments.certain(x.sample()), Moments.certain(h_0.sample())
         last: list[Moments] = []
         for layer in range(self.num_layers):
-            drop = self.drop_between if layer else self.drop_input
             outputs = []
             for direction in range(self._directions):
                 index = layer * self._directions + direction
-                w_ih, w_hh, bias = self._weights(index)
-                pre = affine(x, w_ih, bias, drop, method)
-                if self.noise_hidden:
-                    pre = self._add_noise(pre)
-                output, h_n = unroll(
-                    pre,
-                    h_0[index],
-                    w_hh,
-                    sizes,
-                    drop=self.drop_hidden,
-                    nonlinearity=self.nonlinearity,  # type: ignore[arg-type]
-                    rule=self.rule,
-                    method=method,
-                    reverse=direction == 1,
-                )
+                weights = self._weights(index)
+                options: dict[str, Any] = {
+                    "drop_input": self.drop_between if layer else self.drop_input,
+                    "drop_hidden": self.drop_hidden,
+                    "noise": self.noise_hidden,
+                    "nonlinearity": self.nonlinearity,
+                    "rule": self.rule,
+                    "reverse": direction == 1,
+                }
+                if self._is_fused and fused.fits(x, h_0, *weights):
+                    self._log("fused")
+                    options |= {"recompute": self.recompute}
+                    output, h_n = fused.fused_layer(x, h_0[index], *weights, sizes, **options)
+                else:
+                    self._log("reference")
+                    output, h_n = recurrence.layer(x, h_0[index], *weights, sizes, method=method, **options)
                 outputs.append(output)
                 last.append(h_n)
             x = Moments.cat(outputs, -1) if self.bidirectional else outputs[0]
@@ -208,11 +219,10 @@ class RNN(nn.RNNBase):
     def _method(self) -> Method:
         return "moments" if self.method == "gaussian" and not self.training else self.method
 
-    def _add_noise(self, pre: Moments) -> Moments:
-        if self.method == "mask":
-            noise = torch.randn_like(pre.mean) * math.sqrt(self.noise_hidden)
-            return Moments.certain(pre.mean + noise)
-        return moments(pre.mean, pre.var + self.noise_hidden)
+    @property
+    def _is_fused(self) -> bool:
+        """Whether the fast path serves these options; the reference serves all."""
+        return self.fused and self._method == "moments" and not self.weight_noise
 
     def _weights(self, index: int) -> tuple[Any, Any, Any]:
         """Input and hidden weights of a layer and direction, and the sum of their biases."""
@@ -271,11 +281,24 @@ class RNN(nn.RNNBase):
             "method": "moments",
             "learn_initial": False,
             "weight_noise": False,
+            "fused": True,
+            "recompute": False,
         }
-        text += [
-            f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default
-        ]
-        return ", ".join(text)
+        given = {k: getattr(self, k) for k in defaults}
+        text += [f"{k}={value!r}" for k, value in given.items() if value != defaults[k]]
+        return ", ".join([*text, f"path={self.path}"])
+
+    @property
+    def path(self) -> str:
+        """How a certain input is computed: by `torch` (no variance arises), `fused` or `reference`."""
+        nothing = Moments.certain(torch.zeros(1))
+        if not self.learn_initial and self._is_plain(nothing, nothing):
+            return "torch"
+        return "fused" if self._is_fused else "reference"
+
+    def _log(self, path: str) -> None:
+        if not torch.compiler.is_compiling():  # a logger would break the graph
+            log.debug("%s(%d, %d) path: %s", type(self).__name__, self.input_size, self.hidden_size, path)
 
 
 class RNNCell(nn.RNNCell):
