@@ -140,6 +140,10 @@ def _fill(state: State, tensors: Mapping[str, Tensor], path: Path) -> None:
             raise RunError(
                 f"{path}: {name} must be {value.dtype} {list(value.shape)}, got {got.dtype} {list(got.shape)}"
             )
+    try:
+        torch.Generator().set_state(tensors["rng"])
+    except RuntimeError as error:
+        raise RunError(f"{path}: its random state is none of this torch ({_line(error)})") from error
     _copy(state, tensors)
     state.carried = _carried(state, carried, path)
 

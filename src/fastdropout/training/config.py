@@ -50,7 +50,7 @@ class Config(BaseModel):
     method: Literal["moments", "gaussian", "mask"] = Field("moments", description="integrate or draw noise")
 
     # initial weights
-    init_var: float = Field(1e-4, gt=0, le=1e6, description="sigma^2 of the recurrent and output weights")
+    init_var: float = Field(1e-4, ge=1e-20, le=1e6, description="sigma^2 of the recurrent and output weights")
     init_var_input: float = Field(0.01, ge=0, le=1e6, description="sigma^2 of the input weights")
     output_bias: float | Literal["frequencies"] = Field(
         "frequencies", description="initial output bias (the paper's: -0.8), or from the notes' frequencies"

@@ -86,7 +86,7 @@ def fit(state: State, data: Data) -> Iterator[Progress]:
                 break
             yield _progress(state, data)
         begin = time.perf_counter()
-        record = _end_epoch(state, valid, begin)
+        record = _end_epoch(state, valid, data.updates, begin)
         yield _progress(state, data, record)
 
 
@@ -161,7 +161,7 @@ def _average(state: State) -> None:
     torch._foreach_lerp_(list(state.averaged.parameters()), new, 1 - decay)
 
 
-def _end_epoch(state: State, valid: list[Batch], begin: float) -> Record:
+def _end_epoch(state: State, valid: list[Batch], updates: int, begin: float) -> Record:
     """Validate, write down, and set the counters to the next epoch."""
     config, done = state.config, state.counters
     train = done.nll_sum / done.frames if done.frames else float("nan")
@@ -184,7 +184,7 @@ def _end_epoch(state: State, valid: list[Batch], begin: float) -> Record:
         spectral_radius=radius,
         variance_radius=variance,
         gradient_norm=_finite(done.norm_sum / done.update) if done.update else None,
-        lr=state.optimiser.param_groups[0]["lr"],
+        lr=learning_rate(config, max(done.updates - 1, 0), updates),
         seconds=done.seconds,
         frames_per_second=speed,
         best=best,

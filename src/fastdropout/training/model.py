@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from fastdropout.data.rolls import KEYS
-from fastdropout.errors import ConfigError
 from fastdropout.functional import sigmoid
 from fastdropout.functional.recurrence import Method
 from fastdropout.functional.transfer import Rule
@@ -129,20 +128,15 @@ def initialise_model(model: NoteRNN, config: Config, note_counts: npt.NDArray[np
         bias = torch.logit(p)
     else:
         bias = float(config.output_bias)
-    try:
-        initialise(
-            model,
-            var=config.init_var,
-            var_input=config.init_var_input,
-            spectral_radius=config.spectral_radius,
-            nu=config.nu,
-            output_bias=bias,
-            generator=torch.Generator().manual_seed(config.seed),
-        )
-    except ValueError as error:  # A small sparse matrix may have no cycle, and so the spectral radius 0.
-        raise ConfigError(
-            f"nu = {config.nu}, seed = {config.seed}: {error}; choose a larger nu or another seed"
-        ) from error
+    initialise(
+        model,
+        var=config.init_var,
+        var_input=config.init_var_input,
+        spectral_radius=config.spectral_radius,
+        nu=config.nu,
+        output_bias=bias,
+        generator=torch.Generator().manual_seed(config.seed),
+    )
 
 
 def build_optimiser(model: nn.Module, config: Config) -> RMSprop:
