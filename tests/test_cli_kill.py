@@ -1,0 +1,105 @@
+"""`kill -9` at random moments loses nothing: the resumed run ends with the same bits."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from fastdropout.data.midi import write_midi
+from fastdropout.training import Run, load_checkpoint
+
+PROGRAM = """
+import sys
+from fastdropout.training import make_config, resume, train
+from fastdropout.training.state import load_corpus
+
+folder, out = sys.argv[1:3]
+config = make_config(dict(
+    corpus=folder, hidden=40, nu=4, chunk=20, batch=4, epochs=12, threads=1, carry=True, method="gaussian",
+))
+# Saved after every update, so that kills fall into saving and into the middle of epochs.
+if len(sys.argv) == 3:
+    train(config, out=out, save_every=0)
+else:
+    resume(out, save_every=0)
+"""
+
+
+@pytest.fixture(scope="module")
+def midis(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("midi")
+    for number in range(12):
+        roll = (np.random.default_rng(number).random((50 + number, 88)) < 0.04).astype(np.uint8)
+        write_midi(roll, folder / f"{number}.mid")
+    return folder
+
+
+def start(*words):
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, *map(str, words)], stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def whole(midis, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "r"
+    assert start(midis, out).wait(120) == 0
+    return Run(out)
+
+
+def bits(path):
+    state = load_checkpoint(path).state
+    models = (state.model, state.averaged)
+    tensors = [p.detach() for model in models for p in model.parameters()]
+    for parameter in state.model.parameters():
+        tensors += state.optimiser.state[parameter].values()
+    return [*tensors, state.rng]
+
+
+def kill_and_resume(midis, whole, out, kills, seed):
+    rng = random.Random(seed)
+    process, killed = start(midis, out), 0
+    while True:
+        began = time.monotonic()
+        # Until training has begun; a process that is killed while it imports tells nothing.
+        while not (out / "config.toml").exists() or (killed and time.monotonic() - began < 1.5):
+            if process.poll() is not None:
+                break
+            time.sleep(0.005)
+        if killed >= kills:
+            assert process.wait(120) == 0
+            break
+        time.sleep(rng.random() * 1.2)
+        if process.poll() is not None:
+            assert process.returncode == 0
+            break
+        process.kill()
+        process.wait()
+        killed += 1
+        process = start(midis, out, "resume")
+    run = Run(out)
+    for name in ("last", "best"):
+        ours, theirs = bits(out / f"{name}.safetensors"), bits(whole.path / f"{name}.safetensors")
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert [r["epoch"] for r in run.metrics] == list(range(1, 13))
+    for key in ("train_nll_per_step", "valid_nll_per_step", "spectral_radius", "lr", "gradient_norm"):
+        assert [r[key] for r in run.metrics] == [r[key] for r in whole.metrics]
+    assert run.result["test"] == whole.result["test"]
+    # At most the one file that was being written when the process died.
+    assert len([name for name in os.listdir(out) if name.endswith(".tmp")]) <= killed
+    return killed
+
+
+def test_three_kills(midis, whole, tmp_path):
+    assert kill_and_resume(midis, whole, tmp_path / "r", 3, 0) >= 1
+
+
+@pytest.mark.slow
+def test_fifty_kills(midis, whole, tmp_path):
+    killed, seed = 0, 1
+    while killed < 50:
+        killed += kill_and_resume(midis, whole, tmp_path / f"r{seed}", 50 - killed, seed)
+        seed += 1
