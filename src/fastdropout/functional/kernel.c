@@ -16,8 +16,29 @@
 #define MIX 4.0
 #define HALF_PI 1.5707963267948966
 
-/* Below this many elements, waking a second thread costs more than it saves. */
-#define WORTH_SHARING 4096
+/* Runs `call` on ranges [start, stop) that cover [0, n), one a thread. Below 4096 elements, waking a second
+ * thread costs more than it saves; and not by OpenMP's `if`, whose team of one makes its library end the
+ * other threads and start new ones at the next product. */
+#ifdef _OPENMP
+#include <omp.h>
+#define SHARE(n, call)                                                                                 \
+    if ((n) < 4096) {                                                                                  \
+        const int64_t start = 0, stop = (n);                                                           \
+        call;                                                                                          \
+    } else {                                                                                           \
+        _Pragma("omp parallel")                                                                        \
+        {                                                                                              \
+            const int64_t share = (((n) + omp_get_num_threads() - 1) / omp_get_num_threads() + 15) & ~15; \
+            const int64_t start = share * omp_get_thread_num() < (n) ? share * omp_get_thread_num() : (n); \
+            const int64_t stop = start + share < (n) ? start + share : (n);                            \
+            call;                                                                                      \
+        }                                                                                              \
+    }
+#else
+#define SHARE(n, call)                                                                                 \
+    const int64_t start = 0, stop = (n);                                                               \
+    call;
+#endif
 
 /* tanh x = 1 - 2 / (exp(2x) + 1), with exp by the Taylor polynomial of 2^f for |f| <= 1/2 (relative error
  * 1.2e-7), so that the compiler can take many lanes at once. Written so that a NaN stays one. */
@@ -85,13 +106,12 @@ static inline NAME(Squash) NAME(squash)(REAL m, REAL v)
 }
 
 /* pre += rec; its post-synaptic moments; and what the mask makes of them, u = keep var + keep drop mean^2. */
-void NAME(forward)(int64_t n, REAL *restrict pre_m, REAL *restrict pre_v, const REAL *restrict rec_m,
-                   const REAL *restrict rec_v, REAL *restrict out_m, REAL *restrict out_v,
-                   REAL *restrict out_u, double drop)
+static void NAME(forward_range)(int64_t start, int64_t stop, REAL *restrict pre_m, REAL *restrict pre_v,
+                                const REAL *restrict rec_m, const REAL *restrict rec_v, REAL *restrict out_m,
+                                REAL *restrict out_v, REAL *restrict out_u, REAL drop)
 {
-    const REAL keep = (REAL)(1 - drop), noise = (REAL)((1 - drop) * drop);
-#pragma omp parallel for simd schedule(static) if (n > WORTH_SHARING)
-    for (int64_t i = 0; i < n; i++) {
+    const REAL keep = 1 - drop, noise = keep * drop;
+    for (int64_t i = start; i < stop; i++) {
         REAL m = pre_m[i] + rec_m[i], v = pre_v[i] + rec_v[i];
         NAME(Squash) s = NAME(squash)(m, v);
         REAL t = TANH(s.z);
@@ -103,6 +123,12 @@ void NAME(forward)(int64_t n, REAL *restrict pre_m, REAL *restrict pre_v, const 
         out_v[i] = var;
         out_u[i] = keep * var + noise * t * t;
     }
+}
+
+void NAME(forward)(int64_t n, REAL *pre_m, REAL *pre_v, const REAL *rec_m, const REAL *rec_v, REAL *out_m,
+                   REAL *out_v, REAL *out_u, double drop)
+{
+    SHARE(n, NAME(forward_range)(start, stop, pre_m, pre_v, rec_m, rec_v, out_m, out_v, out_u, (REAL)drop))
 }
 
 /* From the gradients (gm, gv) of the post-synaptic moments to those of (m, v); t is the mean that came out. */
@@ -123,23 +149,30 @@ static inline void NAME(pull)(REAL m, REAL v, REAL t, REAL gm, REAL gv, REAL *dm
 
 /* The gradients of a step's pre-synaptic moments, from those of its outputs and, for the first n_next, of what
  * enters the next step (the mean's weights have `keep` in them already), for the others of the last state. */
-void NAME(backward)(int64_t n, int64_t n_next, const REAL *restrict pre_m, const REAL *restrict pre_v,
-                    const REAL *restrict out_m, const REAL *restrict grad_m, const REAL *restrict grad_v,
-                    const REAL *restrict next_m, const REAL *restrict next_u, const REAL *restrict last_m,
-                    const REAL *restrict last_v, REAL *restrict dpre_m, REAL *restrict dpre_v, double drop)
+static void NAME(backward_range)(int64_t start, int64_t stop, int64_t n_next, const REAL *restrict pre_m,
+                                 const REAL *restrict pre_v, const REAL *restrict out_m,
+                                 const REAL *restrict grad_m, const REAL *restrict grad_v,
+                                 const REAL *restrict next_m, const REAL *restrict next_u,
+                                 const REAL *restrict last_m, const REAL *restrict last_v,
+                                 REAL *restrict dpre_m, REAL *restrict dpre_v, REAL drop)
 {
-    const REAL keep = (REAL)(1 - drop), noise = (REAL)(2 * (1 - drop) * drop);
-#pragma omp parallel for simd schedule(static) if (n_next > WORTH_SHARING)
-    for (int64_t i = 0; i < n_next; i++) {
+    const REAL keep = 1 - drop, noise = 2 * keep * drop;
+    const int64_t middle = stop < n_next ? stop : n_next < start ? start : n_next;
+    for (int64_t i = start; i < middle; i++) {
         REAL gm = grad_m[i] + next_m[i] + noise * out_m[i] * next_u[i], gv = grad_v[i] + keep * next_u[i];
-        REAL dm, dv;
-        NAME(pull)(pre_m[i], pre_v[i], out_m[i], gm, gv, &dm, &dv);
-        dpre_m[i] = dm;
-        dpre_v[i] = dv;
+        NAME(pull)(pre_m[i], pre_v[i], out_m[i], gm, gv, dpre_m + i, dpre_v + i);
     }
-    for (int64_t i = n_next; i < n; i++)
+    for (int64_t i = middle; i < stop; i++)
         NAME(pull)(pre_m[i], pre_v[i], out_m[i], grad_m[i] + last_m[i], grad_v[i] + last_v[i], dpre_m + i,
                    dpre_v + i);
+}
+
+void NAME(backward)(int64_t n, int64_t n_next, const REAL *pre_m, const REAL *pre_v, const REAL *out_m,
+                    const REAL *grad_m, const REAL *grad_v, const REAL *next_m, const REAL *next_u,
+                    const REAL *last_m, const REAL *last_v, REAL *dpre_m, REAL *dpre_v, double drop)
+{
+    SHARE(n, NAME(backward_range)(start, stop, n_next, pre_m, pre_v, out_m, grad_m, grad_v, next_m, next_u,
+                                  last_m, last_v, dpre_m, dpre_v, (REAL)drop))
 }
 
 #endif

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("kernel.c")
 # Not -ffast-math: linked into a library it would change the rounding of the whole process.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-std=c11")
+# What not every compiler or processor has: tried together, then fewer.
+WELCOME = ("-fopenmp", "-mprefer-vector-width=512")
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -73,7 +75,7 @@ def _cache() -> Path:
 
 def _fingerprint(compiler: str) -> str:
     """Of all that the machine code depends on: a cache in a shared home serves different processors."""
-    parts = [SOURCE.read_text(), compiler, *FLAGS, platform.machine(), platform.system()]
+    parts = [SOURCE.read_text(), compiler, *FLAGS, *WELCOME, platform.machine(), platform.system()]
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         lines = cpuinfo.read_text().splitlines()
@@ -86,8 +88,8 @@ def _build(compiler: str, path: Path) -> None:
     handle, beside = tempfile.mkstemp(suffix=".so", dir=path.parent)
     os.close(handle)
     try:
-        for extra in (["-fopenmp"], []):  # not every compiler has OpenMP
-            command = [compiler, *FLAGS, *extra, str(SOURCE), "-o", beside, "-lm"]
+        for count in reversed(range(len(WELCOME) + 1)):
+            command = [compiler, *FLAGS, *WELCOME[:count], str(SOURCE), "-o", beside, "-lm"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
             if done.returncode == 0:
                 break

@@ -1,0 +1,87 @@
+"""How time and memory grow with steps, batch and units: fitted exponents."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import torch
+
+import fastdropout as fd
+from benchmarks.timing import medians
+
+BASE = {"steps": 100, "batch": 16, "units": 200}
+RANGES = {
+    "steps": [100, 200, 400, 800, 1600, 3200, 6400],
+    "batch": [16, 32, 64, 128, 256],
+    "units": [200, 300, 400, 600, 800],
+}
+KINDS = ("fused", "recompute", "torch.nn.RNN")
+
+
+def run_once(kind: str, steps: int, batch: int, units: int) -> Any:
+    """A training step, ready to be called."""
+    x = torch.rand(steps, batch, 88)
+    if kind == "torch.nn.RNN":
+        plain = torch.nn.RNN(88, units)
+        return lambda: plain(x)[0].sum().backward()
+    rnn = fd.nn.RNN(88, units, drop_input=0.1, drop_hidden=0.2, recompute=kind == "recompute")
+
+    def step() -> None:
+        y, _ = rnn(x)
+        torch.autograd.backward([y.mean.sum(), y.var.sum()])
+
+    return step
+
+
+def peak_megabytes(kind: str, size: dict[str, int]) -> float:
+    """Peak memory that a step adds, in a process of its own."""
+    code = "import sys; from benchmarks.growth import child; child(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, kind, json.dumps(size)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def child(kind: str, size: str) -> None:
+    """In the process of its own: a small step first, for what is loaded once."""
+    run_once(kind, 4, 2, 10)()
+    step = run_once(kind, **json.loads(size))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def exponent(sizes: list[int], values: list[float]) -> float:
+    """The slope of a straight line through the logarithms."""
+    x, y = [math.log(s) for s in sizes], [math.log(max(v, 1e-9)) for v in values]
+    mx, my = sum(x) / len(x), sum(y) / len(y)
+    top = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+    return top / sum((a - mx) ** 2 for a in x)
+
+
+def measure(rounds: int, ranges: dict[str, list[int]] | None = None) -> list[dict[str, Any]]:
+    """Along each dimension: seconds and megabytes of each kind, with exponents."""
+    rows = []
+    for dimension, sizes in (ranges or RANGES).items():
+        seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        memory: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        for size in sizes:
+            full = {**BASE, dimension: size}
+            found = medians({kind: run_once(kind, **full) for kind in KINDS}, rounds)
+            for kind in KINDS:
+                seconds[kind].append(found[kind])
+                memory[kind].append(peak_megabytes(kind, full))
+        rows.append(
+            {
+                "dimension": dimension,
+                "sizes": sizes,
+                "seconds": seconds,
+                "megabytes": memory,
+                "time_exponent": {kind: exponent(sizes, seconds[kind]) for kind in KINDS},
+                "memory_exponent": {kind: exponent(sizes, memory[kind]) for kind in KINDS},
+            }
+        )
+    return rows
