@@ -11,12 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastdropout import functional, nn, optim
+    from fastdropout import analysis, functional, nn, optim
     from fastdropout.functional import losses
     from fastdropout.moments import Moments
 
 __version__ = "0.1.0"
-__all__ = ["Moments", "functional", "losses", "nn", "optim"]
+__all__ = ["Moments", "analysis", "functional", "losses", "nn", "optim"]
 
 _HOMES = {"Moments": "fastdropout.moments", "losses": "fastdropout.functional"}
 
