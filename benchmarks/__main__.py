@@ -60,9 +60,8 @@ def main() -> None:
             exponents = f"{row['time_exponent'][kind]:.2f} | {row['memory_exponent'][kind]:.2f}"
             print(f"| {row['dimension']} | {kind} | {exponents} | {row['megabytes'][kind][-1]:.0f} |")
     trained = training.measure(20)
-    print(
-        f"\ntraining at the size of MuseData: {trained['epochs_a_second']:.3f} epochs a second; {trained['share']}"
-    )
+    print(f"\ntraining at the size of MuseData: {trained['epochs_a_second']:.3f} epochs a second")
+    print({name: f"{share:.1%}" for name, share in trained["share"].items()})
     config = {
         "rounds": args.rounds,
         "threads": args.threads,

@@ -79,9 +79,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     args = parser.parse_args()
     table, checks = errors(), ratios(args.masks, args.seeds)
-    print(
-        "| function | rule | max error mean | max error variance | variance of a certain input |\n|---|---|---|---|---|"
-    )
+    heads = "function | rule | max error mean | max error variance | variance of a certain input"
+    print(f"| {heads} |\n|---|---|---|---|---|")
     for row in table:
         figures = (f"{row[key]:.1e}" for key in ("max_error_mean", "max_error_var", "max_var_of_certain"))
         print(f"| {row['function']} | {row['rule']} | {' | '.join(figures)} |")

@@ -1,4 +1,4 @@
-"""A training step of the recurrent layer, and a prediction with its uncertainty, against what else there is."""
+"""A training step of the recurrent layer, and a prediction with uncertainty, against what else there is."""
 
 from __future__ import annotations
 

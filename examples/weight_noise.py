@@ -1,0 +1,29 @@
+"""Adaptive weight noise in closed form, trained with the paper's optimiser."""
+
+import torch
+
+import fastdropout as fd
+
+torch.manual_seed(0)
+rnn = fd.nn.RNN(1, 20, weight_noise=True)
+out = fd.nn.NoisyLinear(20, 1)
+model = torch.nn.ModuleList([rnn, out])
+optimizer = fd.optim.RMSprop(model.parameters(), lr=2e-3, momentum=0.9)
+
+time = torch.arange(21) * 0.3
+waves = torch.sin(time[:, None] + torch.rand(64) * 6.3)[..., None]
+x, target = waves[:-1], waves[1:]
+
+
+def closure():
+    optimizer.zero_grad()
+    nll = fd.losses.gaussian_nll(out(rnn(x)[0]), target)
+    loss = nll.mean() + fd.nn.kl(model) / (100 * nll.numel())
+    loss.backward()
+    fd.optim.clip_grad_norm_(model.parameters(), 225.0)
+    return loss
+
+
+losses = [optimizer.step(closure).item() for _ in range(60)]
+print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, description length {fd.nn.kl(model).item():.0f} nats")
+assert losses[-1] < losses[0] - 0.5

@@ -1,0 +1,54 @@
+"""What the documents say is run: README blocks, examples, tables."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    pytest.param(block, id=f"{path.name}-{i}")
+    for path in DOCUMENTS
+    for i, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_python_blocks_run(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "block", "exec"), {"__name__": "block"})
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_examples_run(path, capsys):
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out
+
+
+def test_tables_are_those_of_the_results():
+    done = subprocess.run(
+        [sys.executable, "-m", "docs.tables", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_links_lead_somewhere():
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_the_commands_of_the_readme():
+    text = (ROOT / "README.md").read_text()
+    command = re.search(r"<!-- test command -->\n```\n(.*?)\n```", text)[1]
+    assert command == 'pip install -c constraints.txt -e ".[test]" && pytest -n 2'
+    assert "test command" in (ROOT / ".ci" / "run").read_text()
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    main = re.search(r"<!-- main command -->\n```\n(.*?)\n```", text)[1]
+    assert main.endswith("fastdropout train")
