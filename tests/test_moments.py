@@ -34,6 +34,8 @@ def test_indexing_stacking_and_reshaping_are_those_of_tensors():
         assert torch.equal(y.var, change(X.var))
     assert torch.equal(Moments.stack([X, X], 1).var, torch.stack([X.var, X.var], 1))
     assert torch.equal(Moments.cat([X, X], -1).mean, torch.cat([X.mean, X.mean], -1))
+    assert torch.equal(torch.stack([X, X], dim=1).var, torch.stack([X.var, X.var], 1))
+    assert torch.equal(torch.cat((X, X.mean)).var, torch.cat([X.var, torch.zeros(2, 3)]))
     assert len(X) == 2
     assert [tuple(row.shape) for row in X] == [(3,), (3,)]
 
@@ -78,6 +80,15 @@ def test_operators_of_two_random_variables_refuse(operate):
         operate(X, X)
     with pytest.raises(TypeError, match="takes a tensor or a number, got list"):
         operate(X, [1])
+
+
+def test_functions_of_torch_say_where_to_go():
+    with pytest.raises(TypeError, match="tanh does not take Moments: see"):
+        torch.tanh(X)
+    with pytest.raises(TypeError, match="linear does not take Moments"):
+        torch.nn.Linear(3, 2)(X)
+    with pytest.raises(TypeError, match="Moments"):
+        torch.ones(2, 3) / X
 
 
 def test_cannot_be_changed():

@@ -192,6 +192,18 @@ class Moments:
         std = torch.where(positive, self._var, 1).sqrt() * positive
         return self.mean + std * s
 
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Serve `torch.stack`, `torch.cat` and a tensor left of an operator; say where to go for others."""
+        if func in _JOINS:
+            return _join(func, *args, **(kwargs or {}))
+        if func in _REFLECTED and isinstance(args[1], Moments):
+            return getattr(args[1], _REFLECTED[func])(args[0])
+        name = getattr(func, "__name__", str(func))
+        raise TypeError(f"{name} does not take Moments: see fastdropout.functional, or take .mean and .var")
+
     def __getitem__(self, index: Any) -> Moments:
         return self.map(lambda t: t[index])
 
@@ -285,7 +297,19 @@ def _plain(x: object) -> object:
     return tuple(x) if isinstance(x, torch.Size) else x
 
 
-def _join(fn: Callable[..., Tensor], items: Sequence[Moments], dim: int) -> Moments:
+_JOINS = (torch.stack, torch.cat, torch.concat, torch.concatenate)
+_REFLECTED = {
+    Tensor.add: "__radd__",
+    Tensor.__add__: "__radd__",
+    Tensor.sub: "__rsub__",
+    Tensor.__sub__: "__rsub__",
+    Tensor.mul: "__rmul__",
+    Tensor.__mul__: "__rmul__",
+}
+
+
+def _join(fn: Callable[..., Tensor], tensors: Sequence[Tensor | Moments], dim: int = 0) -> Moments:
+    items = [as_moments(x) for x in tensors]
     mean = fn([x.mean for x in items], dim)
     return moments(mean, None if all(x.is_certain for x in items) else fn([x.var for x in items], dim))
 
