@@ -1,7 +1,7 @@
 """The picture of the README, docs/images/one-pass.png: one pass against many with drawn masks.
 
-A tanh network of 100 units and spectral radius 1.2, dropout on inputs and hidden units, its weights drawn from a
-fixed seed and not trained; three of its units over 40 steps.
+A tanh network of 100 units, spectral radius 1.2, with dropout on inputs and hidden units. Its weights are
+drawn from a fixed seed and not trained; three of its units over 40 steps.
 """
 
 from __future__ import annotations
