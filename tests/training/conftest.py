@@ -50,6 +50,7 @@ def config():
 
     def make(**options):
         small = {"hidden": 12, "nu": 4, "chunk": 10, "batch": 4, "epochs": 3, "threads": 1, "lr": 0.01}
+        small["transpose"] = 0
         return make_config(small | options)
 
     return make

@@ -79,7 +79,6 @@ def test_all_faults_are_named_at_once():
         ({"rule": "paper", "method": "mask"}, "rule is not used by method mask"),
         ({"loss": "expected", "method": "mask"}, "loss expected is loss mean"),
         ({"loss": "expected", "propagate_output": False, "drop_output": 0.0}, "loss expected is loss mean"),
-        ({"transpose": 2, "carry": True}, "transpose"),
         ({"drop": 0.5, "drop_hidden": 0.2}, "give it or drop_hidden, not both"),
         ({"drop": 1.0}, "drop_input must be less than 1, got 1.0"),
         ({"output_bias": "often"}, "output_bias must be a number or 'frequencies', got 'often'"),

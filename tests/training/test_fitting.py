@@ -12,7 +12,7 @@ from fastdropout.training.fitting import _transposed, learning_rate
 
 VARIANTS = {
     "moments": {},
-    "carry": {"carry": True},
+    "carry": {"carry": True, "transpose": 2},
     "mask": {"method": "mask", "momentum": 0.9},
     "gaussian-noisy": {"method": "gaussian", "weight_noise": True, "averaging": 0.0},
     "transposed": {"transpose": 3, "score_first": True, "valid": "whole"},
@@ -158,8 +158,8 @@ def test_cosine_ends_at_zero(config):
 def test_transposition_moves_whole_rows(config, corpus):
     settings = config(transpose=5, batch=16)
     batch = next(batches(prepare(settings, corpus).train, 16))
-    moved = _transposed(batch, settings, 0, 0)
-    shifts = set()
+    moved = _transposed(batch, settings, 0)
+    shifts, by_piece = set(), {}
     for row in range(batch.inputs.shape[1]):
         real = batch.inputs[:, row].nonzero()
         if len(real):
@@ -167,11 +167,12 @@ def test_transposition_moves_whole_rows(config, corpus):
             assert (by[:, 0] == 0).all()
             assert by[:, 1].unique().numel() == 1
             shifts.add(int(by[0, 1]))
+            assert by_piece.setdefault(int(batch.pieces[row]), int(by[0, 1])) == int(by[0, 1])
     assert shifts <= set(range(-5, 6))
     assert len(shifts) > 2
-    again = _transposed(batch, settings, 0, 0)
+    again = _transposed(batch, settings, 0)
     assert torch.equal(again.targets, moved.targets)
-    assert not torch.equal(_transposed(batch, settings, 1, 0).targets, moved.targets)
+    assert not torch.equal(_transposed(batch, settings, 1).targets, moved.targets)
 
 
 def test_the_global_random_state_is_left_alone(config, corpus):

@@ -34,7 +34,7 @@ class Config(BaseModel):
     carry: bool = Field(False, description="carry the state from chunk to chunk (truncated BPTT)")
     score_first: bool = Field(False, description="score the first frame of a piece too")
     batch: int = Field(16, ge=1, le=65_536, description="chunks of a batch")
-    transpose: int = Field(0, ge=0, le=12, description="shift training chunks by up to so many semitones")
+    transpose: int = Field(5, ge=0, le=12, description="shift training pieces by up to so many semitones")
     valid: Literal["chunks", "whole"] = Field("chunks", description="validate on chunks or on whole pieces")
 
     # network
@@ -67,10 +67,12 @@ class Config(BaseModel):
     weight_decay: float = Field(0.0, ge=0, le=1e3, description="L2 penalty on the weights")
     schedule: Literal["none", "cosine"] = Field("cosine", description="of the step rate, over all epochs")
     averaging: float = Field(0.99, ge=0, lt=1, description="decay of the averaged weights; 0 for none")
-    epochs: int = Field(100, ge=1, le=1_000_000, description="most passes over the training pieces")
+    epochs: int = Field(80, ge=1, le=1_000_000, description="most passes over the training pieces")
     patience: int = Field(0, ge=0, description="stop after so many epochs without a better valid; 0: never")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="of weights, order and draws")
-    threads: int = Field(0, ge=0, le=1024, description="of torch; 0: one a core, at most 4")
+    threads: int = Field(
+        0, ge=0, le=1024, description="of torch; 0: one for a small network, else one a core, at most 4"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -136,10 +138,5 @@ _RULES: tuple[_Rule, ...] = (
         ("loss", "propagate_output", "weight_noise"),
         lambda loss, propagate, noise: loss == "expected" and not propagate and not noise,
         "loss expected is loss mean where propagate_output is false: leave it out",
-    ),
-    (
-        ("transpose", "carry"),
-        lambda transpose, carry: transpose > 0 and carry,
-        "transpose shifts each chunk by itself, so it cannot be used with carry, got {transpose}",
     ),
 )

@@ -174,7 +174,7 @@ def _writer(run: Run, state: State) -> Any:
 
 def _settled(config: Config) -> Config:
     """With paths that hold wherever the run is gone on with, and the number of threads it began with."""
-    change: dict[str, Any] = {"threads": config.threads or default_threads()}
+    change: dict[str, Any] = {"threads": config.threads or default_threads(config.hidden)}
     if config.corpus not in NAMES and Path(config.corpus).expanduser().is_dir():
         change["corpus"] = str(Path(config.corpus).expanduser().resolve())
     if config.data is not None:
@@ -185,4 +185,4 @@ def _settled(config: Config) -> Config:
 def _set_torch(config: Config) -> None:
     # Before torch starts its threads, which take the setting of the thread that starts them.
     torch.set_flush_denormal(True)
-    torch.set_num_threads(config.threads or default_threads())
+    torch.set_num_threads(config.threads or default_threads(config.hidden))

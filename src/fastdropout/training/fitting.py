@@ -80,7 +80,7 @@ def fit(state: State, data: Data) -> Iterator[Progress]:
             if number < done.update:
                 continue  # Done before the state was saved.
             begin = time.perf_counter()
-            _update(state, data, _transposed(batch, config, done.epoch, number))
+            _update(state, data, _transposed(batch, config, done.epoch))
             done.seconds += time.perf_counter() - begin
             if done.diverged:
                 break
@@ -203,19 +203,23 @@ def _radii(state: State) -> tuple[float | None, float | None]:
     return init.spectral_radius(weight), init.variance_radius(weight, state.config.drop_hidden)
 
 
-def _transposed(batch: Batch, config: Config, epoch: int, number: int) -> Batch:
-    """Each row shifted by a random number of semitones; notes that leave the keyboard are lost."""
+def _transposed(batch: Batch, config: Config, epoch: int) -> Batch:
+    """Each piece shifted by a number of semitones of its own; notes that leave the keyboard are lost."""
     if not config.transpose:
         return batch
-    # A pure function of the place, so that going on from the middle of an epoch needs no state.
-    rng = np.random.default_rng([config.seed, epoch, number])
-    by = rng.integers(-config.transpose, config.transpose, batch.inputs.shape[1], endpoint=True)
-    shift = torch.from_numpy(by)[None, :, None]
-    source = torch.arange(KEYS)[None, None, :] - shift
+    # A pure function of epoch and piece: a state that goes on in the middle of an epoch needs no more, and
+    # the chunks of a piece, between which a state may be carried, move together.
+    by = [_shift(config, epoch, int(piece)) for piece in batch.pieces]
+    source = torch.arange(KEYS)[None, :] - torch.tensor(by)[:, None]
     inside = (source >= 0) & (source < KEYS)
     index = source.clamp(0, KEYS - 1).expand_as(batch.inputs)
     inputs, targets = (x.gather(2, index) * inside for x in (batch.inputs, batch.targets))
     return Batch(inputs, targets, batch.mask, batch.fresh, batch.pieces)
+
+
+def _shift(config: Config, epoch: int, piece: int) -> int:
+    rng = np.random.default_rng([config.seed, epoch, piece + 1])  # Rows of padding have the number -1.
+    return int(rng.integers(-config.transpose, config.transpose, endpoint=True))
 
 
 def _progress(state: State, data: Data, record: Record | None = None) -> Progress:

@@ -144,7 +144,9 @@ def build_optimiser(model: nn.Module, config: Config) -> RMSprop:
     return RMSprop(model.parameters(), lr=config.lr, alpha=config.alpha, momentum=config.momentum)
 
 
-def default_threads() -> int:
-    """One a core, at most 4: the matrices are too small to feed more."""
+def default_threads(hidden: int) -> int:
+    """One for a small network, which more only make wait for one another; else one a core, at most 4."""
+    if hidden <= 256:
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(4, cores)

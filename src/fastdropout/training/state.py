@@ -142,7 +142,7 @@ def new_state(config: Config, data: Data) -> State:
 def blank_state(config: Config) -> State:
     """A state of the right shapes and with no meaningful weights, to be filled."""
     if not config.threads:
-        config = config.model_copy(update={"threads": default_threads()})
+        config = config.model_copy(update={"threads": default_threads(config.hidden)})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = build_model(config)
