@@ -67,7 +67,7 @@ class Config(BaseModel):
     weight_decay: float = Field(0.0, ge=0, le=1e3, description="L2 penalty on the weights")
     schedule: Literal["none", "cosine"] = Field("cosine", description="of the step rate, over all epochs")
     averaging: float = Field(0.99, ge=0, lt=1, description="decay of the averaged weights; 0 for none")
-    epochs: int = Field(80, ge=1, le=1_000_000, description="most passes over the training pieces")
+    epochs: int = Field(70, ge=1, le=1_000_000, description="most passes over the training pieces")
     patience: int = Field(0, ge=0, description="stop after so many epochs without a better valid; 0: never")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="of weights, order and draws")
     threads: int = Field(

@@ -72,6 +72,7 @@ def resume(
     config = run.config
     _set_torch(config)
     with run.lock():
+        run.sweep()
         started = (run.path / "last.safetensors").is_file()
         checkpoint = run.checkpoint("last") if started else None
         if checkpoint is not None and checkpoint.state.config != config:

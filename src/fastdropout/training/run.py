@@ -125,6 +125,11 @@ class Run:
         kept = [line for line, record in self._lines() if record["epoch"] <= epoch]
         write_atomic(path, "".join(line + "\n" for line in kept).encode())
 
+    def sweep(self) -> None:
+        """Take away what a killed process was writing; only for who holds the lock."""
+        for path in self.path.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from training in this folder. The lock of a dead process is gone with it."""
