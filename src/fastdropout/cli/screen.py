@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,15 +47,14 @@ class TrainingScreen:
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(bar_width=None),
-            TextColumn("train {task.fields[train]:.3f}  valid {task.fields[valid]:.3f}"),
+            TextColumn("train {task.fields[train]}  valid {task.fields[valid]}"),
             TextColumn("{task.fields[speed]:,.0f} frames/s"),
             TextColumn("{task.fields[left]} left"),
             console=console,
             disable=not console.is_terminal,
         )
-        nan = float("nan")
         self.task = self.bar.add_task(
-            "train", total=1.0, epoch=0, epochs=epochs, train=nan, valid=nan, speed=0.0, left="?"
+            "train", total=1.0, epoch=0, epochs=epochs, train="–", valid="–", speed=0.0, left="?"
         )
 
     def __enter__(self) -> TrainingScreen:
@@ -77,16 +77,17 @@ class TrainingScreen:
             self.task,
             completed=done,
             epoch=step.epoch,
-            train=step.nll_per_step,
-            valid=self.valid,
+            train=_number(step.nll_per_step),
+            valid=_number(self.valid),
             speed=step.frames_per_second,
             left=left,
         )
         if step.record is not None and not console.is_terminal:
             better = " best" if step.record.best else ""
+            train, valid = _number(step.nll_per_step), _number(self.valid)
             console.print(
-                f"epoch {step.epoch}/{self.epochs}  train {step.nll_per_step:.3f}  valid {self.valid:.3f}"
-                f"{better}  {step.frames_per_second:,.0f} frames/s  {left} left"
+                f"epoch {step.epoch}/{self.epochs}  train {train}  valid {valid}{better}"
+                f"  {step.frames_per_second:,.0f} frames/s  {left} left"
             )
 
     def _left(self, done: float) -> str:
@@ -96,3 +97,7 @@ class TrainingScreen:
         seconds = round((time.monotonic() - self.begin) / made * (1 - done))
         hours, rest = divmod(seconds, 3600)
         return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"

@@ -1,8 +1,8 @@
 """Named sets of options, some of them by corpus.
 
 - `default`: small and quick, the defaults of `Config`; made for `bach`.
-- `paper`: the columns of the paper's table of chosen hyper parameters. It names neither batch size, number
-  of epochs nor patience; those, and the order of sparse and spectral radius, are from the authors' code.
+- `paper`: the columns of the paper's table of chosen hyper parameters. It names neither batch
+  size, number of epochs nor patience: those are ours, the batch size within what the authors' code shows.
 - `best`: ours, the best we have found so far by hand; to be improved by search.
 """
 
