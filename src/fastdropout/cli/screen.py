@@ -38,6 +38,33 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
         yield count
 
 
+@contextmanager
+def share() -> Iterator[Callable[[float, str], None]]:
+    """A bar for a share that is done, with what is being done; in a log, a line when that changes."""
+    bar = Progress(
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("", total=1.0)
+    before = ""
+
+    def tell(done: float, text: str) -> None:
+        nonlocal before
+        bar.update(task, completed=done, description=text)
+        title = text.split(":")[0]
+        if title != before and not console.is_terminal:
+            console.print(f"{done:.0%}  {title}", markup=False)
+        before = title
+
+    with bar:
+        yield tell
+
+
 class TrainingScreen:
     """Follows a training: call it with each step."""
 
