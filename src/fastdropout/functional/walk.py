@@ -1,0 +1,231 @@
+"""The forward walk of `fused.py`: the weights as the products need them, and the steps one after the other.
+
+Shapes: `pre` and `state` of a chunk of steps are (2, rows, units), with mean and variance (or u) of the
+steps one below the other; `state` has the rows that enter the chunk before its own (behind, in reverse).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastdropout.functional import buffers, kernel
+from fastdropout.functional.recurrence import Nonlinearity, activate
+from fastdropout.functional.transfer import Rule
+from fastdropout.moments import moments
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is not a tensor."""
+
+    sizes: tuple[int, ...]
+    drop_input: float
+    drop_hidden: float
+    noise: float
+    nonlinearity: Nonlinearity
+    rule: Rule
+    reverse: bool
+    recompute: bool
+
+
+class Walk:
+    """One call of the layer: the weights as the products need them, and the walk over the steps."""
+
+    def __init__(self, inputs: Sequence[Any], options: Options) -> None:
+        self.x_mean, self.x_var, self.h_mean, self.h_var, self.w_ih, self.w_hh, self.bias = inputs
+        self.options, self.sizes = options, options.sizes
+        self.units = self.w_hh.shape[0]
+        self.drop, self.keep = options.drop_hidden, 1 - options.drop_hidden
+        # (2, out, in): the probability of being kept is folded into the weights of the mean.
+        self.weights = torch.stack([self.w_hh * self.keep, self.w_hh**2])
+        self.starts = [0]
+        for size in self.sizes:
+            self.starts.append(self.starts[-1] + size)
+        self.even = self.sizes[0] == self.sizes[-1]
+        self.beginning = torch.stack([self.h_mean, self.masked(self.h_mean, self.h_var)])
+        order = range(len(self.sizes))
+        order = order[::-1] if options.reverse else order
+        length = math.isqrt(len(order) - 1) + 1 if options.recompute else len(order)
+        self.chunks = [order[i : i + length] for i in range(0, len(order), length)]
+        is_fast_tanh = options.nonlinearity == "tanh" and options.rule == "fast"
+        on_cpu = self.x_mean.device.type == "cpu"
+        self.kernel = kernel.load(self.x_mean.dtype) if is_fast_tanh and on_cpu else None
+
+    def masked(self, mean: Tensor, var: Tensor | None) -> Tensor:
+        """u: the variance of hidden units after the mask."""
+        u = (self.keep * self.drop) * mean**2
+        return u if var is None else u + self.keep * var
+
+    def rows(self, steps: range) -> slice:
+        """The rows of a chunk in the outputs."""
+        return slice(self.starts[min(steps)], self.starts[max(steps) + 1])
+
+    def neighbour(self, t: int, way: int) -> int:
+        """The number of pieces that step t shares with the step walked before (-1) or after (+1) it."""
+        other = t - way if self.options.reverse else t + way
+        return min(self.sizes[t], self.sizes[other]) if 0 <= other < len(self.sizes) else 0
+
+    @property
+    def last_rows(self) -> Tensor | slice:
+        """The row of the last step of each piece."""
+        if self.options.reverse:
+            return slice(0, self.sizes[0])
+        if self.even:
+            return slice(self.starts[-2], self.starts[-1])
+        ends = [
+            torch.arange(self.starts[t] + self.neighbour(t, 1), self.starts[t + 1])
+            for t in reversed(range(len(self.sizes)))
+        ]
+        return torch.cat(ends)
+
+    def forward(self) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """The outputs, and what the backward pass of a single chunk needs: `pre` and `state`."""
+        shape = (len(self.x_mean), self.units)
+        var = buffers.empty(self.x_mean, *shape)
+        if len(self.chunks) == 1:
+            pre, state = self.chunk_forward(self.chunks[0], None, var)
+            # The mean is handed out where it stands in `state`, but not as a view: autograd watches it for
+            # changes in place by itself, as an output that is saved.
+            offset = self.own(self.chunks[0]).start * self.units
+            mean = state.new_empty(0).set_(state.untyped_storage(), offset, shape, (self.units, 1))
+            return mean, var, (pre, state)
+        mean = buffers.empty(self.x_mean, *shape)
+        for steps in self.chunks:
+            _, state = self.chunk_forward(steps, mean, var)
+            mean[self.rows(steps)] = state[0, self.own(steps)]
+        return mean, var, ()
+
+    def own(self, steps: range) -> slice:
+        """The rows of a chunk in its `state`, beside those that enter it."""
+        rows, entering = self.rows(steps), self.sizes[steps[0]]
+        offset = 0 if self.options.reverse else entering
+        return slice(offset, offset + rows.stop - rows.start)
+
+    def chunk_forward(self, steps: range, mean: Tensor | None, var: Tensor) -> tuple[Tensor, Tensor]:
+        """Walk the steps of a chunk and write their variances; `mean` holds the outputs before it, if any."""
+        pre = self._input_share(self.rows(steps))
+        own, size = self.own(steps), self.sizes[steps[0]]
+        state = buffers.empty(pre, 2, pre.shape[1] + size, self.units)
+        entering = state[:, own.stop :] if self.options.reverse else state[:, : own.start]
+        self._enter(steps[0], entering, mean, var)
+        blocks = self.entering(steps, state)
+        weights = self.weights.transpose(1, 2).contiguous()
+        product = pre.new_empty(2, max(self.sizes[t] for t in steps), self.units)
+        first = self.rows(steps).start
+        for t in steps:
+            size = self.sizes[t]
+            recurrent = product if size == product.shape[1] else product[:, :size]
+            torch.bmm(blocks[t] if self.even else self._entering(t, steps, state), weights, out=recurrent)
+            self._post(self.starts[t], first, own.start, size, pre, recurrent, state, var)
+        return pre, state
+
+    def _enter(self, t: int, out: Tensor, mean: Tensor | None, var: Tensor) -> None:
+        """What enters a chunk at its first step t: outputs of the step before, and pieces that begin."""
+        common = self.neighbour(t, -1)
+        if common:
+            assert mean is not None
+            start = self.starts[t + 1 if self.options.reverse else t - 1]
+            rows = slice(start, start + common)
+            out[0, :common] = mean[rows]
+            out[1, :common] = self.masked(mean[rows], var[rows])
+        out[:, common:] = self.beginning[:, common : self.sizes[t]]
+
+    def entering(self, steps: range, state: Tensor) -> dict[int, Tensor]:
+        """For pieces of one length: what enters each step, as views of `state`."""
+        if not self.even:
+            return {}
+        blocks = state.split(self.sizes[0], 1)
+        inside = sorted(steps)
+        return dict(zip(inside, blocks[1:] if self.options.reverse else blocks[:-1], strict=True))
+
+    def _entering(self, t: int, steps: range, state: Tensor) -> Tensor:
+        """What enters step t for pieces of any lengths."""
+        size, own = self.sizes[t], self.own(steps)
+        if t == steps[0]:
+            return state[:, own.stop :] if self.options.reverse else state[:, : own.start]
+        common = self.neighbour(t, -1)
+        before = self.starts[t + 1 if self.options.reverse else t - 1] - self.rows(steps).start + own.start
+        carried = state[:, before : before + common]
+        return carried if common == size else torch.cat([carried, self.beginning[:, common:size]], 1)
+
+    def all_entering(self, steps: range, state: Tensor) -> Tensor:
+        """What enters the steps of a chunk, row by row beside `pre`."""
+        if self.even:
+            rows, size = self.own(steps), self.sizes[0]
+            return state[:, size:] if self.options.reverse else state[:, : rows.stop - size]
+        return torch.cat([self._entering(t, steps, state) for t in sorted(steps)], 1)
+
+    def input_noise(self, rows: slice) -> Tensor | None:
+        """Variance of the inputs after dropout, None where they are certain."""
+        drop = self.options.drop_input
+        noise = ((1 - drop) * drop) * self.x_mean[rows] ** 2 if drop else None
+        if self.x_var is None:
+            return noise
+        kept = (1 - drop) * self.x_var[rows]
+        return kept if noise is None else kept + noise
+
+    def _input_share(self, rows: slice) -> Tensor:
+        """The input's share of the pre-synaptic moments."""
+        pre = buffers.empty(self.x_mean, 2, rows.stop - rows.start, self.units)
+        w = self.w_ih.t() * (1 - self.options.drop_input)
+        if self.bias is None:
+            torch.mm(self.x_mean[rows], w, out=pre[0])
+        else:
+            torch.addmm(self.bias, self.x_mean[rows], w, out=pre[0])
+        noise = self.input_noise(rows)
+        if noise is None:
+            pre[1].fill_(self.options.noise)
+        else:
+            torch.mm(noise, self.w_ih.t() ** 2, out=pre[1])
+            if self.options.noise:
+                pre[1] += self.options.noise
+        return pre
+
+    def _post(
+        self,
+        row: int,
+        first: int,
+        offset: int,
+        size: int,
+        pre: Tensor,
+        recurrent: Tensor,
+        state: Tensor,
+        var: Tensor,
+    ) -> None:
+        """Add the recurrent share and apply the transfer function, for `size` rows from output row `row`."""
+        if self.kernel is not None:
+            mean, masked = addresses(state, row - first + offset)
+            self.kernel.forward(
+                size * self.units,
+                *addresses(pre, row - first),
+                *addresses(recurrent, 0),
+                mean,
+                address(var, row),
+                masked,
+                self.drop,
+            )
+            return
+        total = pre[:, row - first : row - first + size]
+        total += recurrent
+        post = activate(moments(total[0], total[1]), self.options.nonlinearity, self.options.rule)
+        var[row : row + size] = post.var
+        out = state[:, row - first + offset : row - first + offset + size]
+        out[0] = post.mean
+        out[1] = self.masked(post.mean, post.var)
+
+
+def address(rows: Tensor, row: int) -> int:
+    """Of a row in a tensor of shape (rows, units)."""
+    return rows.data_ptr() + row * rows.stride(0) * rows.element_size()
+
+
+def addresses(pair: Tensor, row: int) -> tuple[int, int]:
+    """Of a row in both halves of a tensor of shape (2, rows, units)."""
+    start = pair.data_ptr() + row * pair.stride(1) * pair.element_size()
+    return start, start + pair.stride(0) * pair.element_size()
