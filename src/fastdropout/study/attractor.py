@@ -108,10 +108,12 @@ def _trajectories(shop: Workshop) -> dict[str, npt.NDArray[Any]]:
 
 def draw(values: Values, theme: Theme) -> Figure:
     """Trajectories above; beneath, gradients at convergence and the pull at random points."""
-    figure = theme.figure(7.6, 5.4)
-    grid = figure.add_gridspec(2, 4, height_ratios=[1, 1.15])
-    for column, method in enumerate(TwoWeights.METHODS):
-        axes = figure.add_subplot(grid[0, column])
+    figure = theme.figure(7.6, 5.6)
+    above, beneath = figure.subfigures(2, 1, height_ratios=[1, 1.2])
+    for part in (above, beneath):
+        part.set_facecolor(theme.paper)
+    all_axes = above.subplots(1, 4, sharex=True, sharey=True)
+    for column, (axes, method) in enumerate(zip(all_axes, TwoWeights.METHODS, strict=True)):
         path = values[f"path_{method}"]
         axes.plot(path[:, :, 0], path[:, :, 1], color=theme.grey, linewidth=0.7, alpha=0.8)
         axes.scatter(path[0, :, 0], path[0, :, 1], s=5, color=theme.grey, linewidths=0)
@@ -120,7 +122,7 @@ def draw(values: Values, theme: Theme) -> Figure:
         theme.dress(axes, "w1", "w2" if column == 0 else "", method)
         axes.set_xlim(-3.5, 3.5)
         axes.set_ylim(-7, 7)
-    bars, pull = figure.add_subplot(grid[1, :3]), figure.add_subplot(grid[1, 3])
+    bars, pull = beneath.subplots(1, 2, width_ratios=[2.6, 1])
     names = [str(n) for n in values["problems"]]
     place = np.arange(len(names))
     shown = (
@@ -137,22 +139,21 @@ def draw(values: Values, theme: Theme) -> Figure:
             np.repeat(x, values[name].shape[1]), values[name].ravel(), s=4, color=theme.ink, zorder=3
         )
     bars.set_yscale("log")
-    bars.set_ylim(1e-7, 1e7)
+    bars.set_ylim(1e-7, 1e6)
     bars.set_xticks(place, names)
     theme.dress(bars, "", "|gradient of the regulariser|\n/ |gradient at the start|")
-    bars.legend(frameon=False, labelcolor=theme.ink, fontsize=7, ncols=2, loc="upper left")
+    bars.legend(frameon=False, labelcolor=theme.ink, fontsize=6.5, ncols=2, loc="upper left")
+    bars.tick_params(axis="x", labelsize=7.5)
     bars.axhline(1, color=theme.ink, linewidth=0.6, alpha=0.5)
-    pull.barh(place + 0.2, values["positive"], 0.36, color=theme.blue, label="weights with lambda > 0")
-    pull.barh(place - 0.2, values["inward"], 0.36, color=theme.green, label="points where |w| shrinks")
-    pull.axvline(1, color=theme.orange, linewidth=1.5)
-    pull.set_yticks(place, [n.split(",")[0] + (n[n.index("\n") :] if "logistic" in n else "") for n in names])
-    pull.invert_yaxis()
-    pull.set_xlim(0, 1.05)
-    theme.dress(pull, "share (weight decay: 1)", "")
-    pull.tick_params(axis="y", labelsize=6.5)
-    pull.legend(
-        frameon=False, labelcolor=theme.ink, fontsize=6.5, loc="lower center", bbox_to_anchor=(0.4, 1.0)
-    )
+    pull.bar(place - 0.2, values["positive"], 0.36, color=theme.blue, label="weights with lambda > 0")
+    pull.bar(place + 0.2, values["inward"], 0.36, color=theme.green, label="points where |w| shrinks")
+    pull.axhline(1, color=theme.orange, linewidth=1.5, label="weight decay, both")
+    pull.set_xticks(place, ["separable", "logistic", "tanh", "recurrent"], rotation=20)
+    pull.set_ylim(0, 1.55)
+    pull.set_yticks([0, 0.5, 1])
+    theme.dress(pull, "", "share", "at random points")
+    pull.tick_params(axis="x", labelsize=6.5)
+    pull.legend(frameon=False, labelcolor=theme.ink, fontsize=6.5, loc="upper left")
     return figure
 
 
