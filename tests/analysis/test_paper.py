@@ -1,0 +1,62 @@
+"""Slips of the paper that need no network: a number each (docs/maths.md)."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import fastdropout as fd
+from fastdropout import functional, nn
+from fastdropout.functional import fused, recurrence
+from fastdropout.moments import Moments, moments
+
+ROOT = Path(__file__).parents[2]
+MATHS = (ROOT / "docs" / "maths.md").read_text()
+
+
+def test_the_sign_of_the_bernoulli_loss():
+    def printed(y, z):
+        return z * math.log(y) + (1 - z) * math.log(1 - y)
+
+    assert printed(0.9, 1) == pytest.approx(-0.105, abs=1e-3)
+    assert printed(0.1, 1) == pytest.approx(-2.303, abs=1e-3)
+    y = torch.tensor([0.9, 0.1], dtype=torch.float64)
+    ours = fd.losses.bernoulli_nll(Moments.certain(torch.logit(y)), torch.ones(2, dtype=torch.float64))
+    assert ours.tolist() == pytest.approx([-printed(0.9, 1), -printed(0.1, 1)])
+    assert ours[0] < ours[1]
+
+
+def test_the_mean_is_scaled_by_keep():
+    one = torch.ones(1, 1, dtype=torch.float64)
+    p = 0.8  # the paper's: "the complementary drop out rate"
+    fast = functional.linear(functional.dropout(Moments.certain(one), 1 - p), one).mean
+    noise = [functional.noisy_linear(Moments.certain(one), moments(s * one, one)).mean for s in (p, 1 - p)]
+    assert fast.item() == pytest.approx(0.8)
+    assert [m.item() for m in noise] == pytest.approx([0.8, 0.2])
+
+
+def test_every_function_and_test_that_the_document_names_is_there():
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    named = re.findall(r"`(test_\w+)`", MATHS)
+    assert len(named) > 25
+    assert [n for n in named if f"def {n}(" not in tests] == []
+    homes = {"functional": functional, "nn": nn, "losses": fd.losses, "fastdropout": fd}
+    found = 0
+    for home, rest in re.findall(r"`(functional|nn|losses|fastdropout)\.([\w.]+)`", MATHS):
+        value = {"recurrence": recurrence, "fused": fused}.get(rest.split(".")[0], homes[home])
+        for part in rest.split(".")[1:] if value not in homes.values() else rest.split("."):
+            value = getattr(value, part)
+        assert callable(value), rest
+        found += 1
+    assert found > 12
+
+
+def test_the_numbers_of_the_sampled_term():
+    x, w = (torch.tensor(v, dtype=torch.float64) for v in ([1.0, -2.0, 0.5], [0.8, 0.3, -1.1]))
+    spread = 0.6 * 0.4 * x**2
+    ours = w * spread / (spread @ w**2).sqrt()
+    for name, row in (("derived above", ours), ("as printed", spread.sqrt())):
+        line = next(line for line in MATHS.splitlines() if line.strip().startswith(name))
+        assert [float(v) for v in line.split()[2:]] == pytest.approx(row.tolist(), abs=1e-4)
