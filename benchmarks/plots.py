@@ -21,7 +21,7 @@ def draw(path: Path) -> Path:
     rows = figures["speed"]
     width = 0.16
     for i, name in enumerate(NAMES):
-        values = [row["milliseconds"][name] for row in rows]
+        values = [row["milliseconds"].get(name, float("nan")) for row in rows]
         left.bar([k + (i - 2) * width for k in range(len(rows))], values, width, label=name)
     left.set_yscale("log")
     left.set_xticks(range(len(rows)), [f"{row['batch']}\n{row['units']}" for row in rows], fontsize=8)

@@ -33,7 +33,7 @@ def products(batch: int, units: int) -> Callable[[], None]:
     return run
 
 
-def contestants(batch: int, units: int, naive: bool = True) -> dict[str, Callable[[], Any]]:
+def contestants(batch: int, units: int) -> dict[str, Callable[[], Any]]:
     """Forward and backward of everything that trains; `predict` ones forward only, without gradients."""
     torch.manual_seed(0)
     x = (torch.rand(STEPS, batch, INPUTS) < 0.05).float()
@@ -63,38 +63,33 @@ def contestants(batch: int, units: int, naive: bool = True) -> dict[str, Callabl
     def predict() -> None:
         fused(x)
 
-    found = {
+    return {
         "fused": lambda: train_moments(fused),
         "torch.nn.RNN": lambda: train_plain(plain),
         "torch.nn.LSTM": lambda: train_plain(lstm),
         "products": products(batch, units),
+        "naive": lambda: train_moments(reference),
         "recompute": lambda: train_moments(recompute),
         "mask": lambda: mask(x)[0].mean.backward(gradient),
         "predict: moments": predict,
         "predict: 10 masks": lambda: monte_carlo(10),
         "predict: 50 masks": lambda: monte_carlo(50),
     }
-    if naive:
-        found["naive"] = lambda: train_moments(reference)
-    return found
 
 
-def ratios(ms: dict[str, float]) -> dict[str, float]:
-    """What the goals speak of."""
-    found = {
-        "fused / torch.nn.RNN": ms["fused"] / ms["torch.nn.RNN"],
-        "fused / torch.nn.LSTM": ms["fused"] / ms["torch.nn.LSTM"],
-        "fused / products": ms["fused"] / ms["products"],
-        "one pass / 10 masks": ms["predict: moments"] / ms["predict: 10 masks"],
-        "one pass / 50 masks": ms["predict: moments"] / ms["predict: 50 masks"],
-    }
-    if "naive" in ms:
-        found["naive / fused"] = ms["naive"] / ms["fused"]
-    return found
+RATIOS = (
+    ("fused", "torch.nn.RNN"),
+    ("fused", "torch.nn.LSTM"),
+    ("fused", "products"),
+    ("naive", "fused"),
+    ("predict: moments", "predict: 10 masks"),
+    ("predict: moments", "predict: 50 masks"),
+)
 
 
-def measure(batch: int, units: int, rounds: int) -> dict[str, Any]:
-    """One row of the table."""
-    seconds = medians(contestants(batch, units), rounds)
+def measure(batch: int, units: int, rounds: int, patience: float) -> dict[str, Any]:
+    """One row of the table; what took longer than `patience` seconds is left out."""
+    seconds = medians(contestants(batch, units), rounds, patience)
+    ratios = {f"{a} / {b}": seconds[a] / seconds[b] for a, b in RATIOS if a in seconds and b in seconds}
     ms = {name: 1000 * value for name, value in seconds.items()}
-    return {"batch": batch, "units": units, "steps": STEPS, "milliseconds": ms, "ratios": ratios(ms)}
+    return {"batch": batch, "units": units, "steps": STEPS, "milliseconds": ms, "ratios": ratios}

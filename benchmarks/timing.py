@@ -7,13 +7,20 @@ import time
 from collections.abc import Callable
 
 
-def medians(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, after one round that warms up."""
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+def medians(
+    contestants: dict[str, Callable[[], object]], rounds: int, patience: float = float("inf")
+) -> dict[str, float]:
+    """Median seconds of each after a round that warms up, without those that took longer than `patience`."""
+    times: dict[str, list[float]] = {}
     for i in range(rounds + 1):
         for name, run in contestants.items():
+            if i and name not in times:
+                continue
             start = time.perf_counter()
             run()
+            seconds = time.perf_counter() - start
             if i:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(seconds)
+            elif seconds <= patience:
+                times[name] = []
     return {name: statistics.median(values) for name, values in times.items()}

@@ -55,11 +55,12 @@ def rules_recurrence() -> str:
 
 
 def speed() -> str:
-    """Ratios of the benchmark."""
+    """Ratios of the benchmark; a dash for what took too long to be measured."""
     found = figures("benchmarks")["speed"]
-    names = [name for name in found[0]["ratios"] if name != "fused / torch.nn.LSTM"]
+    names = list(dict.fromkeys(name for row in found for name in row["ratios"]))
     rows = [
-        [str(row["batch"]), str(row["units"]), *(f"{row['ratios'][n]:.2f}" for n in names)] for row in found
+        [str(row["batch"]), str(row["units"]), *(_number(row["ratios"].get(name)) for name in names)]
+        for row in found
     ]
     return table(["batch", "units", *names], rows)
 
@@ -67,11 +68,20 @@ def speed() -> str:
 def growth() -> str:
     """Exponents of the benchmark."""
     rows = [
-        [row["dimension"], kind, f"{row['time_exponent'][kind]:.2f}", f"{row['memory_exponent'][kind]:.2f}"]
+        [
+            row["dimension"],
+            kind,
+            _number(row["time_exponent"][kind]),
+            _number(row["memory_exponent"].get(kind)),
+        ]
         for row in figures("benchmarks")["growth"]
         for kind in row["time_exponent"]
     ]
     return table(["growing", "what", "exponent of time", "exponent of memory"], rows)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
 def bach() -> str:
