@@ -58,9 +58,8 @@ def main() -> None:
     for row in grown:
         for kind, found in row["time_exponent"].items():
             memory = row["memory_exponent"].get(kind)
-            print(
-                f"| {row['dimension']} | {kind} | {found:.2f} | {'-' if memory is None else f'{memory:.2f}'} |"
-            )
+            shown = "-" if memory is None else f"{memory:.2f}"
+            print(f"| {row['dimension']} | {kind} | {found:.2f} | {shown} |")
     trained = training.measure(20)
     print(f"\ntraining at the size of MuseData: {trained['epochs_a_second']:.3f} epochs a second")
     print({name: f"{share:.1%}" for name, share in trained["share"].items()})

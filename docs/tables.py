@@ -87,14 +87,10 @@ def _number(value: float | None) -> str:
 def bach() -> str:
     """The default training with and without dropout."""
     rows = []
-    for name, label in (
-        ("train-bach", "`fastdropout train`"),
-        ("train-bach-plain", "`fastdropout train --drop 0`"),
-    ):
+    for name in ("train-bach", "train-bach-plain", "train-bach-plain-gentle"):
         found = figures(name)
-        rows.append(
-            [label, f"{found['valid']:.3f}", f"{found['test']:.3f}", f"{found['seconds'] / 60:.1f} min"]
-        )
+        scores = (f"{found[split]:.3f}" for split in ("valid", "test"))
+        rows.append([f"`{found['command']}`", *scores, f"{found['seconds']:.0f} s"])
     return table(["command", "valid NLL", "test NLL", "time"], rows)
 
 

@@ -109,7 +109,7 @@ def _trajectories(shop: Workshop) -> dict[str, npt.NDArray[Any]]:
 def draw(values: Values, theme: Theme) -> Figure:
     """Trajectories above; beneath, gradients at convergence and the pull at random points."""
     figure = theme.figure(7.6, 5.6)
-    above, beneath = figure.subfigures(2, 1, height_ratios=[1, 1.2])
+    above, beneath = figure.subfigures(2, 1, height_ratios=[1, 1.2])  # type: ignore[misc]
     for part in (above, beneath):
         part.set_facecolor(theme.paper)
     all_axes = above.subplots(1, 4, sharex=True, sharey=True)
