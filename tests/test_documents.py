@@ -11,17 +11,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = [
-    pytest.param(block, id=f"{path.name}-{i}")
-    for path in DOCUMENTS
-    for i, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
-]
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_python_blocks_run(block, tmp_path, monkeypatch):
+def blocks(path):
+    return re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if blocks(p)], ids=lambda p: p.name)
+def test_python_blocks_run(path, tmp_path, monkeypatch):
+    """The blocks of a document one after the other, as a reader would type them."""
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "block", "exec"), {"__name__": "block"})
+    names = {"__name__": "block"}
+    for block in blocks(path):
+        exec(compile(block, path.name, "exec"), names)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
