@@ -20,11 +20,11 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from fastdropout.data.rolls import Corpus
 from fastdropout.errors import ConfigError, RunError
-from fastdropout.files import append_line, write_atomic
+from fastdropout.files import append_line, lock_file, write_atomic
 from fastdropout.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastdropout.training.config import Config
 from fastdropout.training.fitting import Record
@@ -135,7 +135,7 @@ class Run:
         """Keep other processes from training in this folder. The lock of a dead process is gone with it."""
         with open(self.path / ".lock", "a+b") as file:
             try:
-                _lock(file)
+                lock_file(file)
             except OSError as error:
                 raise RunError(f"{self.path}: another process trains in it; wait for it to end") from error
             yield
@@ -226,14 +226,3 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
-
-
-def _lock(file: IO[bytes]) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-    else:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
