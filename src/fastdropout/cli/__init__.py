@@ -31,6 +31,7 @@ _COMMANDS = {
     "report": ("after:report", "Write the report of a run, one page of HTML."),
     "compare": ("after:compare", "Set several runs side by side."),
     "figures": ("figures:figures", "Measure and draw the figures of the paper's analysis."),
+    "reproduce": ("reproduce:reproduce", "Train the models of the paper's Table 1, beside its figures."),
     "data": ("corpora:app", "List the corpora with statistics, or get one."),
 }
 

@@ -1,0 +1,69 @@
+"""What is kept of a training when its run folder is gone: a line of `results/table/CORPUS.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fastdropout.errors import RunError
+from fastdropout.files import write_atomic
+
+Key = tuple[str, str, int, int]
+"""Corpus, model, number of the setting, seed."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished training and all that is needed to make it again."""
+
+    corpus: str
+    model: str
+    candidate: int
+    seed: int
+    valid: float | None
+    """Nats per frame on the whole pieces; None if the training diverged before it had a network."""
+    test: float | None
+    epochs: int
+    best_epoch: int
+    diverged: bool
+    seconds: float
+    parameters: int
+    budget: float
+    command: str
+    corpus_sha256: str
+    versions: dict[str, str]
+    platform: str
+    config: dict[str, Any]
+
+    @property
+    def key(self) -> Key:
+        """What tells it from the others."""
+        return self.corpus, self.model, self.candidate, self.seed
+
+
+def read_results(path: str | os.PathLike[str]) -> list[Result]:
+    """The results in a file; none if it is not there."""
+    path = Path(path)
+    try:
+        return [Result(**line) for line in json.loads(path.read_bytes())]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RunError(f"{path}: not a file of results ({str(error).splitlines()[0][:100]})") from error
+
+
+def write_results(path: str | os.PathLike[str], results: Iterable[Result]) -> None:
+    """Replace the file: a list with a line a result, so that differences are easy to read."""
+    lines = [json.dumps(asdict(result)) for result in sorted(results, key=lambda result: result.key)]
+    write_atomic(path, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
+
+
+def merge_results(path: str | os.PathLike[str], new: Iterable[Result]) -> None:
+    """Put new results in the places of those of the same corpus, model, candidate and seed."""
+    write_results(path, {result.key: result for result in [*read_results(path), *new]}.values())
