@@ -81,9 +81,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 """One ingredient of `best` taken away or put back to the ordinary."""
 
-QUICK = {"hidden": 100, "epochs": 50, "patience": 0, "batch": 16, "chunk": 100, "threads": 1}
+QUICK = {"hidden": 100, "nu": 15, "batch": 16, "chunk": 100, "epochs": 50, "patience": 0, "threads": 1}
 """The size and budget of a small version, for all models alike."""
-_QUICK_NU = 15
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ def train_command(corpus: str, options: Mapping[str, Any]) -> str:
 def _scaled(options: dict[str, Any], corpus: str, budget: float, quick: bool) -> dict[str, Any]:
     config = make_config({**options, "corpus": corpus})
     if quick:
-        options = {**options, **QUICK, "nu": min(config.nu, _QUICK_NU)}
+        options = {**options, **QUICK}
     elif budget != 1:
         options = {**options, "epochs": max(1, round(config.epochs * budget))}
     return options
