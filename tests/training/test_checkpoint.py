@@ -39,7 +39,7 @@ def parts(path):
 def rewrite(path, tensors, content):
     """A checkpoint with a right hash of whatever it holds."""
     text = content if isinstance(content, str) else json.dumps(content)
-    path.write_bytes(save(tensors, {"fastdropout": text, "sha256": module._sha256(text, tensors)}))
+    path.write_bytes(save(tensors, {"fastdropout": text, "sha256": module.sha256(text, tensors)}))
 
 
 def test_everything_comes_back(state, good):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -14,27 +14,34 @@ from fastdropout.errors import RunError
 if TYPE_CHECKING:
     from fastdropout.data.rolls import Corpus
     from fastdropout.training.config import Config
+    from fastdropout.training.model import NoteRNN
 
 Split = Literal["train", "valid", "test"]
 Which = Literal["best", "last"]
 
 
 def evaluate(
-    run: Path,
+    run: Path | None = None,
     /,
     *,
+    model: str | None = None,
+    data: Path | None = None,
     split: Split = "test",
     which: Which = "best",
     score_first: bool | None = None,
     pieces: bool = False,
     output: Annotated[Path | None, Parameter(alias="-o")] = None,
 ) -> int:
-    """Score a run's network on a split: nats per frame, by piece, and calibration.
+    """Score a run's or a published network on a split: nats per frame, by piece, and calibration.
 
     Parameters
     ----------
     run
         the run folder
+    model
+        instead of a run, the name of a published model, such as jsb-chorales
+    data
+        folder of the canonical data sets [$FASTDROPOUT_DATA, or as the run has it]
     split
         the pieces to score, whole
     which
@@ -50,16 +57,17 @@ def evaluate(
 
     from fastdropout.cli.screen import console
     from fastdropout.files import write_atomic
-    from fastdropout.training.driver import evaluate_run
-    from fastdropout.training.run import Run
+    from fastdropout.training.driver import evaluate_model
 
-    folder = Run(run)
-    corpus = _corpus(folder.config)
-    scored = evaluate_run(folder, split, which=which, score_first=score_first, corpus=corpus)
+    config, network, about = _network(run, model, which, data)
+    corpus = _corpus(config)
+    scored = evaluate_model(network, config, split, score_first=score_first, corpus=corpus)
     console.print(
         f"{split} NLL {scored.nll_per_step:.3f} nats per frame, {len(scored.by_piece)} pieces, "
         f"{scored.frames} frames, calibration error {scored.calibration.error:.4f}"
     )
+    if split in about:
+        console.print(f"its card says {about[split]:.3f}", markup=False)
     names = list(corpus.names.get(split, ())) or [f"piece {n + 1}" for n in range(len(scored.by_piece))]
     if pieces:
         table = Table("piece", "frames", "nats per frame")
@@ -81,9 +89,11 @@ def evaluate(
 
 
 def generate(
-    run: Path,
+    run: Path | None = None,
     /,
     *,
+    model: str | None = None,
+    data: Path | None = None,
     output: Annotated[Path, Parameter(alias="-o")] = Path("song.mid"),
     frames: int = 64,
     prime: int | None = None,
@@ -94,12 +104,16 @@ def generate(
     tempo: float = 80.0,
     which: Which = "best",
 ) -> int:
-    """Draw a piece of music from a run's network: .mid, .wav and a picture.
+    """Draw a piece of music from a run's or a published network: .mid, .wav and a picture.
 
     Parameters
     ----------
     run
         the run folder
+    model
+        instead of a run, the name of a published model, such as jsb-chorales
+    data
+        folder of the canonical data sets, for an opening [$FASTDROPOUT_DATA, or as the run has it]
     output
         the MIDI file; the .wav and .png get the same name
     frames
@@ -124,10 +138,8 @@ def generate(
     from fastdropout.files import write_atomic
     from fastdropout.study import figures, sound
     from fastdropout.training.generation import generate as draw
-    from fastdropout.training.run import Run
 
-    folder = Run(run)
-    config = folder.config
+    config, network, _ = _network(run, model, which, data)
     if output.suffix.lower() not in (".mid", ".midi"):
         raise RunError(f"output must end in .mid, got {output}")
     if not 1 <= tempo <= 1000:
@@ -142,7 +154,7 @@ def generate(
         opening = known[prime - 1][:prime_frames]
     grid = _steps_per_quarter(config)
     try:
-        roll = draw(folder.model(which), frames, prime=opening, temperature=temperature, seed=seed)
+        roll = draw(network, frames, prime=opening, temperature=temperature, seed=seed)
         samples = sound.render(roll, 60 / tempo / grid)
     except ValueError as error:
         raise RunError(str(error)) from error
@@ -211,6 +223,28 @@ def compare(run: Path, /, *more: Path, output: Annotated[Path | None, Parameter(
         write_atomic(output, comparison_html(folders).encode())
         console.print(f"page {output}", markup=False)
     return OK
+
+
+def _network(
+    run: Path | None, model: str | None, which: Which, data: Path | None
+) -> tuple[Config, NoteRNN, dict[str, Any]]:
+    """The network of a run or the published one, with what is published about it."""
+    from fastdropout.training.options import make_config
+    from fastdropout.training.published import load_model
+    from fastdropout.training.run import Run
+
+    if (run is None) == (model is None):
+        raise RunError("give a run folder or --model NAME, one of them")
+    about: dict[str, Any] = {}
+    if model is not None:
+        found = load_model(model)
+        config, network, about = found.config, found.model, found.about
+    else:
+        folder = Run(run or "")
+        config, network = folder.config, folder.model(which)
+    if data is not None:
+        config = make_config({**config.model_dump(exclude_none=True), "data": str(data)}, what="options")
+    return config, network, about
 
 
 def _corpus(config: Config) -> Corpus:

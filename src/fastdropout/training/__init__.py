@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastdropout.training.checkpoint import load_checkpoint as load_checkpoint
     from fastdropout.training.checkpoint import save_checkpoint as save_checkpoint
     from fastdropout.training.config import Config as Config
+    from fastdropout.training.driver import evaluate_model as evaluate_model
     from fastdropout.training.driver import evaluate_run as evaluate_run
     from fastdropout.training.driver import resume as resume
     from fastdropout.training.driver import train as train
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from fastdropout.training.options import make_config as make_config
     from fastdropout.training.options import read_config as read_config
     from fastdropout.training.options import to_toml as to_toml
+    from fastdropout.training.published import Published as Published
+    from fastdropout.training.published import load_model as load_model
+    from fastdropout.training.published import published_models as published_models
     from fastdropout.training.run import Run as Run
     from fastdropout.training.state import Data as Data
     from fastdropout.training.state import State as State
@@ -46,9 +50,10 @@ _HOMES = {
     "generation": ("generate",),
     "model": ("NoteRNN",),
     "options": ("make_config", "read_config", "to_toml"),
+    "published": ("Published", "load_model", "published_models"),
     "run": ("Run",),
     "state": ("Data", "State", "load_corpus", "new_state", "prepare"),
-    "driver": ("evaluate_run", "resume", "train"),
+    "driver": ("evaluate_model", "evaluate_run", "resume", "train"),
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_NAMES)

@@ -54,14 +54,13 @@ def save_checkpoint(state: State, path: str | os.PathLike[str], corpus_sha256: s
         },
         sort_keys=True,
     )
-    metadata = {"fastdropout": text, "sha256": _sha256(text, tensors)}
-    write_atomic(path, save_tensors(tensors, metadata))
+    write_tensors(path, tensors, text)
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Read a checkpoint; whatever does not fit is a `RunError`."""
     path = Path(path)
-    tensors, metadata = _read(path)
+    tensors, metadata = read_tensors(path, "checkpoint")
     text = str(metadata.get("fastdropout"))
     try:
         content = json.loads(text)
@@ -73,7 +72,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             f"{path}: has layout version {str(version)[:20]}, this program reads {VERSION}; "
             "use the version of fastdropout that wrote it"
         )
-    if metadata.get("sha256") != _sha256(text, tensors):
+    if metadata.get("sha256") != sha256(text, tensors):
         raise RunError(f"{path}: damaged, its content does not have its sha256; use another checkpoint")
     try:
         config = make_config(content["config"], what=f"{path}: config")
@@ -89,14 +88,20 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     return Checkpoint(state, corpus)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], text: str) -> None:
+    """Tensors with a text about them, and the hash of both."""
+    write_atomic(path, save_tensors(tensors, {"fastdropout": text, "sha256": sha256(text, tensors)}))
+
+
+def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of a safetensors file that is to be a `what`."""
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > MAX_BYTES:
-                raise RunError(f"{path}: larger than {MAX_BYTES >> 30} GB, which no checkpoint is")
+                raise RunError(f"{path}: larger than {MAX_BYTES >> 30} GB, which no {what} is")
             data = file.read()
     except FileNotFoundError:
-        raise RunError(f"{path}: no such checkpoint") from None
+        raise RunError(f"{path}: no such {what}") from None
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
     try:
@@ -190,7 +195,8 @@ def _counters(content: Any) -> Counters:
     return Counters(**content)
 
 
-def _sha256(text: str, tensors: Mapping[str, Tensor]) -> str:
+def sha256(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """Of a text and tensors, in the order of their names."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
     for name in sorted(tensors):
         value = tensors[name]

@@ -16,7 +16,7 @@ from fastdropout.errors import RunError
 from fastdropout.training.config import Config
 from fastdropout.training.evaluation import Evaluation, evaluate
 from fastdropout.training.fitting import Progress, fit
-from fastdropout.training.model import default_threads
+from fastdropout.training.model import NoteRNN, default_threads
 from fastdropout.training.run import Run, create_run
 from fastdropout.training.state import Data, State, load_corpus, new_state, prepare
 
@@ -105,13 +105,24 @@ def evaluate_run(
 ) -> Evaluation:
     """Evaluate a checkpoint of a run on the whole pieces of a split of its corpus, or of another."""
     run = path if isinstance(path, Run) else Run(path)
-    config = run.config
+    return evaluate_model(run.model(which), run.config, split, score_first=score_first, corpus=corpus)
+
+
+def evaluate_model(
+    model: NoteRNN,
+    config: Config,
+    split: str = "test",
+    *,
+    score_first: bool | None = None,
+    corpus: Corpus | None = None,
+) -> Evaluation:
+    """Evaluate a network on the whole pieces of a split of its configuration's corpus, or of another."""
     _set_torch(config)
     corpus = load_corpus(config) if corpus is None else corpus
     if split not in corpus.splits:
         raise RunError(f"split must be one of {', '.join(corpus.splits)}, got {split!r}")
     first = config.score_first if score_first is None else score_first
-    return evaluate(run.model(which), corpus.splits[split], score_first=first)
+    return evaluate(model, corpus.splits[split], score_first=first)
 
 
 def _go(
