@@ -30,6 +30,7 @@ _COMMANDS = {
     "generate": ("after:generate", "Draw a piece of music from a run's network: .mid, .wav and a picture."),
     "report": ("after:report", "Write the report of a run, one page of HTML."),
     "compare": ("after:compare", "Set several runs side by side."),
+    "search": ("search:search", "Search for a configuration in the paper's table of choices, or in ours."),
     "figures": ("figures:figures", "Measure and draw the figures of the paper's analysis."),
     "reproduce": ("reproduce:reproduce", "Train the models of the paper's Table 1, beside its figures."),
     "data": ("corpora:app", "List the corpora with statistics, or get one."),

@@ -65,8 +65,8 @@ def make_executor(
     """An executor by its name.
 
     `workers` is the number of processes [one a core]. `ray` is the address of a cluster, or auto; its tasks
-    ask for `cpus` and `gpus`. `stop` is for the serial executor, whose `wait` lasts as long as a job: where it
-    answers True, the job saves and comes out as `stopped`.
+    ask for `cpus` and `gpus`. `stop` is for the serial executor, whose `wait` lasts as long as a job: where
+    it answers True, the job saves and comes out as `stopped`.
     """
     if name not in EXECUTORS:
         raise ConfigError(f"executor must be one of {', '.join(EXECUTORS)}, got {name!r}")

@@ -6,6 +6,7 @@ Ray, on whichever node has room, and goes on from the last checkpoint in its fol
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable
 from typing import Any
 
@@ -28,7 +29,7 @@ class RayExecutor:
         self._connected = not ray.is_initialized()
         if self._connected:
             try:
-                ray.init(address=address, log_to_driver=False, logging_level="error")
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 why = " ".join(str(error).split())[:200]
                 raise ConfigError(

@@ -1,0 +1,132 @@
+"""The folder of a search, and where its study is stored."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from fastdropout.errors import ConfigError, RunError
+from fastdropout.files import write_atomic
+
+
+class Settings(BaseModel):
+    """What was asked for: the content of search.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    """Version of the layout of a search folder."""
+    corpus: str = "bach"
+    trials: int = Field(32, ge=1, le=100_000)
+    space: Literal["paper", "wide"] = "paper"
+    sampler: Literal["random", "tpe"] = "random"
+    seed: int = Field(0, ge=0, le=2**63 - 1)
+    prune: bool = False
+    options: dict[str, Any] = {}
+    """Options of a configuration that are not drawn."""
+    storage: str | None = None
+    """URL of a data base without its password; None for study.db in the folder."""
+    study: str = "search"
+    driver: str = Field(default_factory=lambda: secrets.token_hex(8))
+    """Tells the trials of this folder from those of others in one study."""
+
+
+class SearchFolder:
+    """A search folder that is there. `create_folder` makes a new one."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if not (self.path / "search.json").is_file():
+            raise RunError(f"{self.path}: not a search folder, it has no search.json")
+        try:
+            self.settings = Settings.model_validate_json((self.path / "search.json").read_bytes())
+        except ValidationError as error:
+            what = error.errors(include_url=False)[0]
+            where = ".".join(map(str, what["loc"])) or "it"
+            raise RunError(f"{self.path / 'search.json'}: {where}: {what['msg']}") from error
+
+    def trial(self, number: int) -> Path:
+        """The run folder of a trial."""
+        return self.path / "trials" / f"{number:03}"
+
+    def extend(self, trials: int) -> None:
+        """Ask for more trials; those that are there stay what they are."""
+        if trials < self.settings.trials:
+            raise ConfigError(
+                f"trials must be at least the {self.settings.trials} of the search, got {trials}"
+            )
+        self.settings = self.settings.model_copy(update={"trials": trials})
+        _write(self.path, self.settings)
+
+    def open_storage(self, storage: str | None = None) -> optuna.storages.RDBStorage:
+        """The data base of the study; `storage` is its URL with a password, where that is needed."""
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        url = storage or self.settings.storage or f"sqlite:///{self.path / 'study.db'}"
+        try:
+            return optuna.storages.RDBStorage(url, skip_compatibility_check=False)
+        except ImportError as error:
+            raise ConfigError(
+                f"{without_password(url)}: {error}; pip install 'fastdropout[postgres]'"
+            ) from error
+        except Exception as error:  # Whatever a data base's driver raises.
+            why = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+            raise RunError(f"{without_password(url)}: cannot be opened ({why})") from error
+
+    def mend(self, why: str) -> str:
+        """A sentence about how to go on."""
+        return self.how_to_go_on(self.path, why)
+
+    @staticmethod
+    def how_to_go_on(path: Path, why: str) -> str:
+        """A sentence about how to go on with the search in `path`."""
+        return f"{why}; when this is mended: fastdropout search --resume {path}"
+
+
+def create_folder(
+    settings: Settings, out: str | os.PathLike[str] | None = None, root: str | os.PathLike[str] = "searches"
+) -> SearchFolder:
+    """Make a new search folder: `out`, or `root`/<corpus>-<date>-<n>."""
+    path = _new(Path(root), settings.corpus) if out is None else Path(out)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"{path}: is not empty; choose another folder, or fastdropout search --resume {path}")
+    path.mkdir(parents=True, exist_ok=True)
+    _write(path, settings)
+    return SearchFolder(path)
+
+
+def without_password(url: str) -> str:
+    """A data base's URL as it may be shown and stored."""
+    try:
+        parts = make_url(url)
+    except ArgumentError:
+        raise ConfigError("storage must be a URL such as postgresql+psycopg://user@host/name") from None
+    bare = URL.create(
+        parts.drivername, parts.username, None, parts.host, parts.port, parts.database, parts.query
+    )
+    return bare.render_as_string(hide_password=False)
+
+
+def _write(path: Path, settings: Settings) -> None:
+    write_atomic(path / "search.json", (settings.model_dump_json(indent=1) + "\n").encode())
+
+
+def _new(root: Path, corpus: str) -> Path:
+    label = re.sub(r"[^\w.-]+", "-", Path(corpus).name).strip("-.")[:60] or "search"
+    stem, number = f"{label}-{datetime.date.today().isoformat()}", 1
+    root.mkdir(parents=True, exist_ok=True)
+    while True:
+        path = root / f"{stem}-{number}"
+        try:
+            path.mkdir()  # Fails if it is there, so that two processes never get the same.
+            return path
+        except FileExistsError:
+            number += 1
