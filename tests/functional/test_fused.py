@@ -138,11 +138,9 @@ def test_kernel_alone_over_a_wide_range(large):
     assert (len(m) > 4096) == large
     zero, (mean, var, u) = torch.zeros_like(m), torch.empty(3, len(m)).double()
     pre = torch.stack([m, v])
-    step.forward(
-        len(m),
-        *(t.data_ptr() for t in (pre[0], pre[1], zero, zero.clone(), mean, var, u)),
-        0.3,
-    )
+    row = len(v) // 181  # one row a mean: threads share rows
+    tensors = (pre[0], pre[1], zero, zero.clone(), zero.clone(), mean, var, u)
+    step.forward(kernel.Forward(row, *(t.data_ptr() for t in tensors), 0.0, 0.3), 0, 181)
     mm, vv = m.clone().requires_grad_(), v.clone().requires_grad_()
     exact = fd.functional.tanh(Moments(mm, vv))
     torch.testing.assert_close(mean, exact.mean.detach(), rtol=1e-12, atol=1e-14)
@@ -152,7 +150,7 @@ def test_kernel_alone_over_a_wide_range(large):
     expected = torch.autograd.grad((exact.mean, exact.var), (mm, vv), (gm, gv))
     dm, dv = torch.empty(2, len(m)).double()
     args = (m, v, mean, gm, gv, zero, zero.clone(), zero.clone(), zero.clone(), dm, dv)
-    step.backward(len(m), 0, *(t.data_ptr() for t in args), 0.3)
+    step.backward(kernel.Backward(row, *(t.data_ptr() for t in args), 0.3), 0, 181, 0)
     torch.testing.assert_close(dm, expected[0], rtol=1e-8, atol=1e-12)
     torch.testing.assert_close(dv, expected[1], rtol=1e-8, atol=1e-12)
 

@@ -14,16 +14,17 @@ sqrt(steps) steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fastdropout.functional import buffers
+from fastdropout.functional import buffers, kernel
 from fastdropout.functional.recurrence import Nonlinearity, activate, layer
 from fastdropout.functional.transfer import Rule
-from fastdropout.functional.walk import Options, Walk, address, addresses
+from fastdropout.functional.walk import Options, Walk, addresses
 from fastdropout.moments import Moments, moments
 
 
@@ -68,7 +69,7 @@ class _Layer(torch.autograd.Function):
         *inputs, options = args
         walk = Walk(inputs, options)
         mean, var, kept = walk.forward()
-        ctx.options = options
+        ctx.options, ctx.weights = options, walk.weights
         if options.recompute or not any(ctx.needs_input_grad):
             kept = ()
         ctx.save_for_backward(*inputs, mean, var, *kept)
@@ -83,7 +84,7 @@ class _Layer(torch.autograd.Function):
             return (*_by_autograd(inputs, ctx.options, ctx.needs_input_grad, grads), None)
         shapes = [mean.shape] * 2 + [inputs[2].shape] * 2
         given = [mean.new_zeros(s) if g is None else g for g, s in zip(grads, shapes, strict=True)]
-        walk = Walk(inputs, ctx.options)
+        walk = Walk(inputs, ctx.options, ctx.weights)
         gradients = _Gradients(walk, given, ctx.needs_input_grad)
         for steps in reversed(walk.chunks):
             pre, state = kept or walk.chunk_forward(steps, mean, var)
@@ -145,53 +146,61 @@ class _Gradients:
 
     def add(self, steps: range, pre: Tensor, state: Tensor) -> None:
         """Walk a chunk backwards and gather its share of the gradients."""
-        walk = self.walk
-        sizes, full = walk.sizes, self.entering.shape[1]
+        walk, full = self.walk, self.entering.shape[1]
+        rows = walk.rows(steps)
         gradient = buffers.empty(pre, *pre.shape)
-        first, offset = walk.rows(steps).start, walk.own(steps).start
+        pull = self._pull(rows, pre, state[0, walk.own(steps)], gradient)
+        blocks = gradient.split([walk.sizes[t] for t in sorted(steps)], 1)
         for t in reversed(steps):
-            size, row = sizes[t], walk.starts[t] - first
-            self._post(t, size, pre, state, row, offset, gradient)
+            size, common = walk.sizes[t], walk.neighbour(t, -1)
+            pull(walk.starts[t] - rows.start, size, walk.neighbour(t, 1))
             entering = self.entering if size == full else self.entering[:, :size]
-            torch.bmm(gradient[:, row : row + size], walk.weights, out=entering)
-            common = walk.neighbour(t, -1)
+            torch.bmm(blocks[t - min(steps)], walk.weights, out=entering)
             if common < size:  # pieces that begin here
                 self.beginning[:, common:size] = entering[:, common:]
         w_hh = torch.bmm(gradient.transpose(1, 2), walk.all_entering(steps, state))
-        self.w_hh = w_hh if self.w_hh is None else self.w_hh + w_hh
-        self._add_input(walk.rows(steps), gradient)
+        self.w_hh = w_hh if self.w_hh is None else self.w_hh.add_(w_hh)
+        self._add_input(rows, gradient)
 
-    def _post(
-        self, t: int, size: int, pre: Tensor, state: Tensor, row: int, offset: int, out: Tensor
-    ) -> None:
-        """Through the transfer function: from the gradients of a step's outputs to its pre-synaptic ones."""
-        walk, start, common = self.walk, self.walk.starts[t], self.walk.neighbour(t, 1)
+    def _pull(
+        self, rows: slice, pre: Tensor, out: Tensor, gradient: Tensor
+    ) -> Callable[[int, int, int], object]:
+        """From the gradients of a step's outputs to those of its pre-synaptic moments.
+
+        The function takes the step's first row in the chunk, its size, and how many pieces have a next step.
+        """
+        walk, following, last = self.walk, self.entering, self.last
+        given = self.grad_mean[rows], self.grad_var[rows]
         if walk.kernel is not None:
-            walk.kernel.backward(
-                size * walk.units,
-                common * walk.units,
-                *addresses(pre, row),
-                addresses(state, row + offset)[0],
-                address(self.grad_mean, start),
-                address(self.grad_var, start),
-                *addresses(self.entering, 0),
-                *addresses(self.last, 0),
-                *addresses(out, row),
+            arguments = kernel.Backward(
+                walk.units,
+                *addresses(pre),
+                out.data_ptr(),
+                given[0].data_ptr(),
+                given[1].data_ptr(),
+                *addresses(following),
+                *addresses(last),
+                *addresses(gradient),
                 walk.drop,
             )
-            return
-        rows, ours = slice(row, row + size), slice(start, start + size)
-        mean, following = state[0, row + offset : row + offset + common], self.entering[:, :common]
-        gradient = torch.stack([self.grad_mean[ours], self.grad_var[ours]])
-        gradient[:, common:] += self.last[:, common:size]
-        gradient[0, :common] += following[0] + 2 * walk.keep * walk.drop * mean * following[1]
-        gradient[1, :common] += walk.keep * following[1]
-        with torch.enable_grad():
-            m, v = (p.detach().requires_grad_() for p in pre[:, rows])
-            post = activate(moments(m, v), walk.options.nonlinearity, walk.options.rule)
-            out[0, rows], out[1, rows] = torch.autograd.grad(
-                (post.mean, post.var), (m, v), (gradient[0], gradient[1])
+            return functools.partial(walk.kernel.backward, arguments)
+
+        def pull(row: int, size: int, common: int) -> None:
+            here, goes_on = slice(row, row + size), slice(row, row + common)
+            g_mean, g_var = (
+                g[here] + torch.cat([g.new_zeros(common, walk.units), h[common:size]])
+                for g, h in zip(given, last, strict=True)
             )
+            g_mean[:common] += following[0, :common]
+            g_mean[:common] += 2 * walk.keep * walk.drop * out[goes_on] * following[1, :common]
+            g_var[:common] += walk.keep * following[1, :common]
+            with torch.enable_grad():
+                m, v = (p.detach().requires_grad_() for p in pre[:, here])
+                y = activate(moments(m, v), walk.options.nonlinearity, walk.options.rule)
+                found = torch.autograd.grad((y.mean, y.var), (m, v), (g_mean, g_var))
+            gradient[0, here], gradient[1, here] = found
+
+        return pull
 
     def _add_input(self, rows: slice, gradient: Tensor) -> None:
         walk, drop = self.walk, self.walk.options.drop_input
@@ -215,7 +224,8 @@ class _Gradients:
         assert self.w_hh is not None
         h_mean = self.beginning[0] + 2 * walk.keep * walk.drop * walk.h_mean * self.beginning[1]
         h_var = None if walk.h_var is None else walk.keep * self.beginning[1]
-        w_ih = self.w_ih_mean.t() * (1 - walk.options.drop_input) + 2 * walk.w_ih * self.w_ih_var.t()
-        w_hh = self.w_hh[0] * walk.keep + 2 * walk.w_hh * self.w_hh[1]
+        w_ih = self.w_ih_mean.t() * (1 - walk.options.drop_input)
+        w_ih.addcmul_(walk.w_ih, self.w_ih_var.t(), value=2)
+        w_hh = (self.w_hh[0] * walk.keep).addcmul_(walk.w_hh, self.w_hh[1], value=2)
         found = [self.x_mean, self.x_var, h_mean, h_var, w_ih, w_hh, self.bias]
         return [g if needed else None for g, needed in zip(found, self.needs, strict=False)]

@@ -19,20 +19,53 @@ log = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("kernel.c")
 # Not -ffast-math: linked into a library it would change the rounding of the whole process.
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-std=c11")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+    "-std=c11",
+)
 # What not every compiler or processor has: tried together, then fewer.
 WELCOME = ("-fopenmp", "-mprefer-vector-width=512")
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 
+class Forward(ctypes.Structure):
+    """Of kernel.c: what a chunk of forward steps works on, as addresses."""
+
+    _fields_ = (
+        ("units", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("pre_m", "pre_v", "rec_m", "rec_v", "bias")],
+        *[(name, ctypes.c_void_p) for name in ("out_m", "out_v", "out_u")],
+        ("noise", ctypes.c_double),
+        ("drop", ctypes.c_double),
+    )
+
+
+class Backward(ctypes.Structure):
+    """Of kernel.c: what a chunk of backward steps works on, as addresses."""
+
+    _fields_ = (
+        ("units", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("pre_m", "pre_v", "out_m", "grad_m", "grad_v")],
+        *[(name, ctypes.c_void_p) for name in ("next_m", "next_u", "last_m", "last_v", "dpre_m", "dpre_v")],
+        ("drop", ctypes.c_double),
+    )
+
+
 class Kernel:
-    """The two functions of kernel.c for one floating-point type. Arguments are counts and addresses."""
+    """The two functions of kernel.c for one floating-point type."""
 
     def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        # forward(arguments, first row, rows), backward(arguments, first row, rows, rows with a next step)
         self.forward = library[f"forward_{name}"]
         self.backward = library[f"backward_{name}"]
-        self.forward.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * 7, ctypes.c_double]
-        self.backward.argtypes = [ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 11, ctypes.c_double]
+        self.forward.argtypes = [ctypes.POINTER(Forward), *[ctypes.c_int64] * 2]
+        self.backward.argtypes = [ctypes.POINTER(Backward), *[ctypes.c_int64] * 3]
         self.forward.restype = self.backward.restype = None
 
 

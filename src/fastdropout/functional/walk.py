@@ -6,8 +6,9 @@ steps one below the other; `state` has the rows that enter the chunk before its 
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,13 +38,17 @@ class Options:
 class Walk:
     """One call of the layer: the weights as the products need them, and the walk over the steps."""
 
-    def __init__(self, inputs: Sequence[Any], options: Options) -> None:
-        self.x_mean, self.x_var, self.h_mean, self.h_var, self.w_ih, self.w_hh, self.bias = inputs
+    def __init__(self, inputs: Sequence[Any], options: Options, weights: Tensor | None = None) -> None:
+        self.x_mean, self.x_var, self.h_mean, self.h_var, self.w_ih, self.w_hh, bias = inputs
         self.options, self.sizes = options, options.sizes
         self.units = self.w_hh.shape[0]
+        self.bias = self.w_hh.new_zeros(self.units) if bias is None else bias.contiguous()
         self.drop, self.keep = options.drop_hidden, 1 - options.drop_hidden
         # (2, out, in): the probability of being kept is folded into the weights of the mean.
-        self.weights = torch.stack([self.w_hh * self.keep, self.w_hh**2])
+        self.weights = self.w_hh.new_empty(2, *self.w_hh.shape) if weights is None else weights
+        if weights is None:
+            torch.mul(self.w_hh, self.keep, out=self.weights[0])
+            torch.mul(self.w_hh, self.w_hh, out=self.weights[1])
         self.starts = [0]
         for size in self.sizes:
             self.starts.append(self.starts[-1] + size)
@@ -109,20 +114,20 @@ class Walk:
 
     def chunk_forward(self, steps: range, mean: Tensor | None, var: Tensor) -> tuple[Tensor, Tensor]:
         """Walk the steps of a chunk and write their variances; `mean` holds the outputs before it, if any."""
-        pre = self._input_share(self.rows(steps))
-        own, size = self.own(steps), self.sizes[steps[0]]
+        rows, own, size = self.rows(steps), self.own(steps), self.sizes[steps[0]]
+        pre = self._input_share(rows)
         state = buffers.empty(pre, 2, pre.shape[1] + size, self.units)
         entering = state[:, own.stop :] if self.options.reverse else state[:, : own.start]
         self._enter(steps[0], entering, mean, var)
         blocks = self.entering(steps, state)
         weights = self.weights.transpose(1, 2).contiguous()
         product = pre.new_empty(2, max(self.sizes[t] for t in steps), self.units)
-        first = self.rows(steps).start
+        post = self._post(pre, product, state[:, own], var[rows])
         for t in steps:
             size = self.sizes[t]
             recurrent = product if size == product.shape[1] else product[:, :size]
             torch.bmm(blocks[t] if self.even else self._entering(t, steps, state), weights, out=recurrent)
-            self._post(self.starts[t], first, own.start, size, pre, recurrent, state, var)
+            post(self.starts[t] - rows.start, size)
         return pre, state
 
     def _enter(self, t: int, out: Tensor, mean: Tensor | None, var: Tensor) -> None:
@@ -171,61 +176,45 @@ class Walk:
         return kept if noise is None else kept + noise
 
     def _input_share(self, rows: slice) -> Tensor:
-        """The input's share of the pre-synaptic moments."""
+        """The input's share of the pre-synaptic moments, still without bias and noise."""
         pre = buffers.empty(self.x_mean, 2, rows.stop - rows.start, self.units)
-        w = self.w_ih.t() * (1 - self.options.drop_input)
-        if self.bias is None:
-            torch.mm(self.x_mean[rows], w, out=pre[0])
-        else:
-            torch.addmm(self.bias, self.x_mean[rows], w, out=pre[0])
+        torch.mm(self.x_mean[rows], self.w_ih.t() * (1 - self.options.drop_input), out=pre[0])
         noise = self.input_noise(rows)
         if noise is None:
-            pre[1].fill_(self.options.noise)
+            pre[1].zero_()
         else:
             torch.mm(noise, self.w_ih.t() ** 2, out=pre[1])
-            if self.options.noise:
-                pre[1] += self.options.noise
         return pre
 
     def _post(
-        self,
-        row: int,
-        first: int,
-        offset: int,
-        size: int,
-        pre: Tensor,
-        recurrent: Tensor,
-        state: Tensor,
-        var: Tensor,
-    ) -> None:
-        """Add the recurrent share and apply the transfer function, for `size` rows from output row `row`."""
+        self, pre: Tensor, recurrent: Tensor, state: Tensor, var: Tensor
+    ) -> Callable[[int, int], object]:
+        """Completes `pre` and applies the transfer function; takes a step's first row and its size."""
         if self.kernel is not None:
-            mean, masked = addresses(state, row - first + offset)
-            self.kernel.forward(
-                size * self.units,
-                *addresses(pre, row - first),
-                *addresses(recurrent, 0),
-                mean,
-                address(var, row),
-                masked,
+            arguments = kernel.Forward(
+                self.units,
+                *addresses(pre),
+                *addresses(recurrent),
+                self.bias.data_ptr(),
+                state[0].data_ptr(),
+                var.data_ptr(),
+                state[1].data_ptr(),
+                self.options.noise,
                 self.drop,
             )
-            return
-        total = pre[:, row - first : row - first + size]
-        total += recurrent
-        post = activate(moments(total[0], total[1]), self.options.nonlinearity, self.options.rule)
-        var[row : row + size] = post.var
-        out = state[:, row - first + offset : row - first + offset + size]
-        out[0] = post.mean
-        out[1] = self.masked(post.mean, post.var)
+            return functools.partial(self.kernel.forward, arguments)
+
+        def post(row: int, size: int) -> None:
+            rows = slice(row, row + size)
+            pre[:, rows] += recurrent[:, :size]
+            pre[0, rows] += self.bias
+            pre[1, rows] += self.options.noise
+            y = activate(moments(*pre[:, rows]), self.options.nonlinearity, self.options.rule)
+            state[0, rows], state[1, rows], var[rows] = y.mean, self.masked(y.mean, y.var), y.var
+
+        return post
 
 
-def address(rows: Tensor, row: int) -> int:
-    """Of a row in a tensor of shape (rows, units)."""
-    return rows.data_ptr() + row * rows.stride(0) * rows.element_size()
-
-
-def addresses(pair: Tensor, row: int) -> tuple[int, int]:
-    """Of a row in both halves of a tensor of shape (2, rows, units)."""
-    start = pair.data_ptr() + row * pair.stride(1) * pair.element_size()
-    return start, start + pair.stride(0) * pair.element_size()
+def addresses(pair: Tensor) -> tuple[int, int]:
+    """Of both halves of a tensor of shape (2, rows, units)."""
+    return pair[0].data_ptr(), pair[1].data_ptr()
