@@ -10,7 +10,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
+
+from fastdropout.study.paper import MODELS as PUBLISHED
+from fastdropout.study.paper import TABLE_1
+from fastdropout.study.results import Result, read_results
+from fastdropout.study.table import ABLATIONS, CORPORA, MODELS, chosen
 
 ROOT = Path(__file__).parents[1]
 
@@ -94,12 +100,76 @@ def bach() -> str:
     return table(["command", "valid NLL", "test NLL", "time"], rows)
 
 
+def table_1() -> str:
+    """Test NLL of what valid chose, above the paper's figures; bold what is below its fast dropout."""
+    rows = []
+    for model, label in MODELS.items():
+        cells = []
+        for corpus in CORPORA:
+            best = chosen(results(corpus, model))
+            limit = TABLE_1[corpus][0] or 0.0
+            score = None if best is None else best.test
+            text = "–" if score is None else f"{score:.3f}"
+            cells.append(f"**{text}**" if score is not None and score < limit else text)
+        rows.append([label, *cells])
+    for row, label in enumerate(PUBLISHED):
+        figures = (TABLE_1[corpus][row] for corpus in CORPORA)
+        name = label if "paper" in label else f"{label} (the paper)"
+        rows.append([name, *("–" if value is None else f"{value:.2f}" for value in figures)])
+    return table(["test NLL", *CORPORA], rows)
+
+
+def table_1_runs() -> str:
+    """The runs behind the table: the chosen one, and how the seeds of its setting scatter."""
+    rows = []
+    for corpus in CORPORA:
+        for model, label in MODELS.items():
+            found = results(corpus, model)
+            best = chosen(found)
+            if best is None:
+                continue
+            scores = [r.test for r in found if r.candidate == best.candidate and r.test is not None]
+            spread = f"{mean(scores):.3f} ± {stdev(scores):.3f} ({len(scores)})" if len(scores) > 1 else "–"
+            cells = [corpus, label, f"{best.valid:.3f}", f"{best.test:.3f}", spread]
+            cells += [f"{best.best_epoch} of {best.epochs}", f"{best.seconds / 60:.0f}", f"`{best.command}`"]
+            rows.append(cells)
+    head = ["data set", "model", "valid", "test", "test over seeds", "epoch", "minutes", "the same by hand"]
+    return table(head, rows or [["–"] * len(head)])
+
+
+def ablation() -> str:
+    """The best setting on JSB Chorales without each of its ingredients, means over the seeds."""
+    rows: list[list[str]] = []
+    base: list[float] = []
+    for model in ("best", *ABLATIONS):
+        pairs = [(r.valid, r.test) for r in results("jsb-chorales", model) if r.valid and r.test]
+        if not pairs:
+            continue
+        scores = [mean(values) for values in zip(*pairs, strict=True)]
+        base = scores if model == "best" else base
+        cells = [model.replace("-", " ")]
+        for split, score in enumerate(scores):
+            change = f"{score - base[split]:+.3f}" if base and model != "best" else "–"
+            cells += [f"{score:.3f}", change]
+        rows.append([*cells, str(len(pairs))])
+    head = ["setting", "valid", "change", "test", "change", "seeds"]
+    return table(head, rows or [["–"] * len(head)])
+
+
+def results(corpus: str, model: str) -> list[Result]:
+    """What `results/table` holds of a model."""
+    return [r for r in read_results(ROOT / "results" / "table" / f"{corpus}.json") if r.model == model]
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "rules errors": rules_errors,
     "rules recurrence": rules_recurrence,
     "speed": speed,
     "growth": growth,
     "bach": bach,
+    "table 1": table_1,
+    "table 1 runs": table_1_runs,
+    "ablation": ablation,
 }
 PATTERN = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
