@@ -50,6 +50,23 @@ def activate(pre: Moments, nonlinearity: Nonlinearity, rule: Rule, method: Metho
     return Moments.certain(torch.tanh(drawn) if nonlinearity == "tanh" else torch.relu(drawn))
 
 
+def input_share(
+    x: Moments,
+    w_ih: Tensor | Moments,
+    bias: Tensor | Moments | None,
+    drop: float,
+    noise: float,
+    method: Method,
+) -> Moments:
+    """What all steps get from outside: W_ih (d o x) + b + noise."""
+    pre = affine(x, w_ih, bias, drop, method)
+    if not noise:
+        return pre
+    if method == "mask":
+        return Moments.certain(pre.mean + torch.randn_like(pre.mean) * math.sqrt(noise))
+    return moments(pre.mean, pre.var + noise)
+
+
 def layer(
     x: Moments,
     h_0: Moments,
@@ -74,9 +91,7 @@ def layer(
     `noise` is the variance of a Gaussian added to every pre-synaptic unit. `reverse` walks the steps from the
     end, each piece from its own.
     """
-    pre = affine(x, w_ih, bias, drop_input, method)
-    if noise:
-        pre = _add_noise(pre, noise, method)
+    pre = input_share(x, w_ih, bias, drop_input, noise, method)
     starts = [0]
     for size in sizes:
         starts.append(starts[-1] + size)
@@ -94,9 +109,3 @@ def layer(
         a = add_independent(pre[starts[t] : starts[t + 1]], affine(h, w_hh, None, drop_hidden, method))
         h = outputs[t] = activate(a, nonlinearity, rule, method)
     return Moments.cat(outputs), Moments.cat([h, *reversed(ended)])
-
-
-def _add_noise(pre: Moments, noise: float, method: Method) -> Moments:
-    if method == "mask":
-        return Moments.certain(pre.mean + torch.randn_like(pre.mean) * math.sqrt(noise))
-    return moments(pre.mean, pre.var + noise)

@@ -11,7 +11,7 @@ import torch
 from torch import _VF, Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from fastdropout.functional import fused, recurrence
+from fastdropout.functional import drawn, fused, recurrence
 from fastdropout.functional.propagate import add_independent, check_drop
 from fastdropout.functional.recurrence import Method, activate, affine, check_method
 from fastdropout.functional.transfer import Rule, check_rule
@@ -205,8 +205,7 @@ class RNN(nn.RNNBase):
                 }
                 if self._is_fused and fused.fits(x, h_0, *weights):
                     self._log("fused")
-                    options |= {"recompute": self.recompute}
-                    output, h_n = fused.fused_layer(x, h_0[index], *weights, sizes, **options)
+                    output, h_n = self._run_fused(x, h_0[index], weights, sizes, options)
                 else:
                     self._log("reference")
                     output, h_n = recurrence.layer(x, h_0[index], *weights, sizes, method=method, **options)
@@ -215,6 +214,19 @@ class RNN(nn.RNNBase):
             x = Moments.cat(outputs, -1) if self.bidirectional else outputs[0]
         return x, Moments.stack(last)
 
+    def _run_fused(
+        self,
+        x: Moments,
+        h_0: Moments,
+        weights: tuple[Any, Any, Any],
+        sizes: Sequence[int],
+        options: dict[str, Any],
+    ) -> tuple[Moments, Moments]:
+        if self._method == "moments":
+            return fused.fused_layer(x, h_0, *weights, sizes, recompute=self.recompute, **options)
+        options = {name: value for name, value in options.items() if name != "rule"}
+        return drawn.drawn_layer(x, h_0, *weights, sizes, method=self._method, **options)
+
     @property
     def _method(self) -> Method:
         return "moments" if self.method == "gaussian" and not self.training else self.method
@@ -222,7 +234,7 @@ class RNN(nn.RNNBase):
     @property
     def _is_fused(self) -> bool:
         """Whether the fast path serves these options; the reference serves all."""
-        return self.fused and self._method == "moments" and not self.weight_noise
+        return self.fused and not self.weight_noise
 
     def _weights(self, index: int) -> tuple[Any, Any, Any]:
         """Input and hidden weights of a layer and direction, and the sum of their biases."""
