@@ -1,6 +1,7 @@
 import html.parser
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -11,7 +12,7 @@ from fastdropout.data.rolls import Corpus
 from fastdropout.errors import RunError
 from fastdropout.study import compare, comparison_html, report_html, write_report
 from fastdropout.study.paper import TABLE_1
-from fastdropout.training import make_config, train
+from fastdropout.training import Run, make_config, train
 
 SMALL = {"hidden": 12, "nu": 4, "chunk": 20, "batch": 4, "epochs": 3, "threads": 1, "lr": 0.01}
 
@@ -70,7 +71,8 @@ def test_the_page_stands_alone_and_shows_everything(run, corpus):
     assert "prefers-color-scheme: dark" in page
     assert f"{run.result['test']['nll_per_step']:.3f}" in page
     pictures = svgs(page)
-    assert len(pictures) == 4
+    assert len(pictures) == 5
+    assert "The regulariser" in page
     for picture in pictures:
         ElementTree.fromstring(picture)
         assert "currentColor" in picture
@@ -97,8 +99,23 @@ def test_names_cannot_be_code(run, corpus):
 def test_a_plain_network_has_no_uncertainty_to_show(plain, corpus):
     page = report_html(plain, corpus=corpus)
     assert "A plain RNN" in page
+    assert "nothing is dropped and no noise is added" in page
+    assert len(svgs(page)) == 4
     assert "no uncertainty" in page
     assert "standard deviation" not in page
+
+
+def test_a_run_from_before_the_regulariser_was_written_down_has_a_report(run, corpus, tmp_path):
+    old = tmp_path / "old"
+    shutil.copytree(run.path, old)
+    lines = [json.loads(line) for line in (old / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        for name in ("rewarded", "penalised", "lambda_quantiles"):
+            del line[name]
+    (old / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = report_html(Run(old), corpus=corpus)
+    assert "Not written down" in page
+    assert len(svgs(page)) == 4
 
 
 def renamed(run, name, sha256):

@@ -59,6 +59,35 @@ def radii(metrics: Records) -> Figure:
     return figure
 
 
+def regulariser(metrics: Records) -> Figure:
+    """Shares of weights with negative and positive lambda over the epochs, and the distribution of lambda."""
+    figure = Figure(figsize=(4.6, 4.2), layout="constrained")
+    figure.patch.set_alpha(0)
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    for name, label, colour in (
+        ("penalised", "penalised, λ > 0", BLUE),
+        ("rewarded", "rewarded, λ < 0", ORANGE),
+    ):
+        x, y = _series(metrics, name)
+        top.plot(x, y, label=label, color=colour, linewidth=1.8)
+    top.set_ylim(-0.02, 1.02)
+    _dress(top, "", "share of weights")
+    those = [m for m in metrics if m.get("lambda_quantiles")]
+    epochs = [int(m["epoch"]) for m in those]
+    q = np.array([m["lambda_quantiles"] for m in those]).T
+    bottom.fill_between(epochs, q[0], q[4], color=GREEN, alpha=0.25, linewidth=0, label="90 % of λ")
+    bottom.fill_between(epochs, q[1], q[3], color=GREEN, alpha=0.4, linewidth=0, label="half of λ")
+    bottom.plot(epochs, q[2], color=GREEN, linewidth=1.8, label="median")
+    bottom.axhline(0, color=GREY, linewidth=1, linestyle=":")
+    bottom.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+    _dress(bottom, "epoch", "λ", legend=False)
+    place: Any = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 3, "columnspacing": 1.2}
+    bottom.legend(frameon=False, labelcolor=_INK, fontsize=9, borderpad=0, **place)  # not on the bands
+    bottom.yaxis.get_offset_text().set_color(_INK)
+    _whole_numbers(bottom)
+    return figure
+
+
 def calibration(table: Calibration) -> Figure:
     """How often a note sounded against how probable it was said to be."""
     figure, axes = _figure()

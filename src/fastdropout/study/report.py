@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -61,6 +61,8 @@ def report_html(run: Run, *, corpus: Corpus | None = None) -> str:
         plain=not _is_noisy(config),
         curves=figures.to_svg(figures.learning_curves(metrics, result["best_epoch"]), "curves"),
         radii=figures.to_svg(figures.radii(metrics), "radii"),
+        regulariser=_regulariser(metrics),
+        no_regulariser=_no_regulariser(config),
         calibration=figures.to_svg(figures.calibration(_table(test["calibration"])), "calibration"),
         roll=roll_svg,
         roll_note=note,
@@ -192,6 +194,22 @@ def _table(content: dict[str, Any]) -> Calibration:
         for key in ("mean_probability", "frequency")
     )
     return Calibration(np.array(content["edges"]), np.array(content["count"], np.int64), p, frequency)
+
+
+def _regulariser(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """The picture of the regulariser, empty for a run without noise or from before it was written down."""
+    if not any(m.get("lambda_quantiles") for m in metrics):
+        return ""
+    return figures.to_svg(figures.regulariser(metrics), "regulariser")
+
+
+def _no_regulariser(config: Any) -> str:
+    """Why a run has no picture of the regulariser."""
+    if not _is_noisy(config):
+        return "There is none: nothing is dropped and no noise is added, so that no variance enters the loss."
+    if config.method == "mask":
+        return "There is none to split off: masks are drawn, so that no variance enters the loss."
+    return "Not written down: the run is from before it was, or ended in its first epoch."
 
 
 def _is_noisy(config: Any) -> bool:

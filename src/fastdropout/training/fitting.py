@@ -16,6 +16,7 @@ from fastdropout.data.batches import Batch, batches
 from fastdropout.data.rolls import KEYS
 from fastdropout.nn import init, kl
 from fastdropout.optim import clip_grad_norm_
+from fastdropout.training import regulariser
 from fastdropout.training.config import Config
 from fastdropout.training.evaluation import carried, frame_nll, mean_nll
 from fastdropout.training.state import Data, State
@@ -40,6 +41,11 @@ class Record:
     frames_per_second: float
     best: bool = False
     diverged: bool = False
+    rewarded: float | None = None
+    """Share of weights that the regulariser drives to grow (lambda < 0); None without noise."""
+    penalised: float | None = None
+    lambda_quantiles: list[float] | None = None
+    """At `regulariser.QUANTILES`, over all weights."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain numbers."""
@@ -73,6 +79,7 @@ def fit(state: State, data: Data) -> Iterator[Progress]:
     torch.set_flush_denormal(True)
     torch.set_num_threads(state.config.threads)
     valid = data.valid_batches(state.config)
+    few = regulariser.sample(data.train)
     while not state.finished:
         config, done = state.config, state.counters
         order = np.random.default_rng([config.seed, done.epoch])
@@ -86,7 +93,7 @@ def fit(state: State, data: Data) -> Iterator[Progress]:
                 break
             yield _progress(state, data)
         begin = time.perf_counter()
-        record = _end_epoch(state, valid, data.updates, begin)
+        record = _end_epoch(state, valid, few, data.updates, begin)
         yield _progress(state, data, record)
 
 
@@ -161,7 +168,7 @@ def _average(state: State) -> None:
     torch._foreach_lerp_(list(state.averaged.parameters()), new, 1 - decay)
 
 
-def _end_epoch(state: State, valid: list[Batch], updates: int, begin: float) -> Record:
+def _end_epoch(state: State, valid: list[Batch], few: Batch, updates: int, begin: float) -> Record:
     """Validate, write down, and set the counters to the next epoch."""
     config, done = state.config, state.counters
     train = done.nll_sum / done.frames if done.frames else float("nan")
@@ -173,6 +180,7 @@ def _end_epoch(state: State, valid: list[Batch], updates: int, begin: float) -> 
     if best:
         done.best, done.best_epoch = score, done.epoch
     radius, variance = _radii(state)
+    shares = None if done.diverged else regulariser.measure(state, few)
     speed = done.frames / done.seconds if done.seconds else 0.0
     done.seconds += time.perf_counter() - begin
     done.total_seconds += done.seconds
@@ -189,6 +197,9 @@ def _end_epoch(state: State, valid: list[Batch], updates: int, begin: float) -> 
         frames_per_second=speed,
         best=best,
         diverged=done.diverged,
+        rewarded=shares.rewarded if shares else None,
+        penalised=shares.penalised if shares else None,
+        lambda_quantiles=shares.lambda_quantiles if shares else None,
     )
     done.update, done.nll_sum, done.frames, done.norm_sum, done.seconds = 0, 0.0, 0, 0.0, 0.0
     state.carried = None
