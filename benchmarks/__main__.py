@@ -53,13 +53,15 @@ def main() -> None:
     print_table(rows, "ratios", 3)
     if args.quick:
         return
-    grown = growth.measure(3)
-    print("\n| dimension | kind | time exponent | memory exponent |\n|---|---|---|---|")
+    grown = growth.measure(args.rounds)
+    print(
+        "\n| dimension | kind | time exponent | memory exponent | of its own memory |\n|---|---|---|---|---|"
+    )
     for row in grown:
         for kind, found in row["time_exponent"].items():
-            memory = row["memory_exponent"].get(kind)
-            shown = "-" if memory is None else f"{memory:.2f}"
-            print(f"| {row['dimension']} | {kind} | {found:.2f} | {shown} |")
+            memory = (row[name].get(kind) for name in ("memory_exponent", "own_memory_exponent"))
+            shown = ("-" if value is None else f"{value:.2f}" for value in memory)
+            print(f"| {row['dimension']} | {kind} | {found:.2f} | {' | '.join(shown)} |")
     trained = training.measure(20)
     print(f"\ntraining at the size of MuseData: {trained['epochs_a_second']:.3f} epochs a second")
     print({name: f"{share:.1%}" for name, share in trained["share"].items()})

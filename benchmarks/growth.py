@@ -55,6 +55,12 @@ def child(kind: str, size: str) -> None:
     print((_status("VmHWM") - before) / 1024)
 
 
+def exchanged_megabytes(kind: str, size: dict[str, int]) -> float:
+    """What any layer of the kind must hold: its outputs and their gradients, of one moment or of two."""
+    numbers = size["steps"] * size["batch"] * size["units"] * (2 if kind == "torch.nn.RNN" else 4)
+    return numbers * 4 / 2**20
+
+
 def _status(name: str) -> int:
     """A line of /proc/self/status, in kilobytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -73,15 +79,17 @@ def measure(rounds: int, ranges: dict[str, list[int]] | None = None) -> list[dic
     """Along each dimension: seconds of each kind with exponents; along the steps also megabytes."""
     rows = []
     for dimension, sizes in (ranges or RANGES).items():
-        seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        memory: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        for size in sizes:
-            full = {**BASE, dimension: size}
-            found = medians({kind: run_once(kind, **full) for kind in KINDS}, rounds)
-            for kind in KINDS:
-                seconds[kind].append(found[kind])
-                if dimension == "steps":
-                    memory[kind].append(peak_megabytes(kind, full))
+        full = {size: {**BASE, dimension: size} for size in sizes}
+        found = medians({(k, size): run_once(k, **full[size]) for k in KINDS for size in sizes}, rounds)
+        seconds = {kind: [found[kind, size] for size in sizes] for kind in KINDS}
+        memory: dict[str, list[float]] = {}
+        own: dict[str, list[float]] = {}
+        for kind in KINDS if dimension == "steps" else ():
+            memory[kind] = [peak_megabytes(kind, full[size]) for size in sizes]
+            own[kind] = [
+                peak - exchanged_megabytes(kind, full[size])
+                for peak, size in zip(memory[kind], sizes, strict=True)
+            ]
         rows.append(
             {
                 "dimension": dimension,
@@ -89,7 +97,9 @@ def measure(rounds: int, ranges: dict[str, list[int]] | None = None) -> list[dic
                 "seconds": seconds,
                 "megabytes": memory,
                 "time_exponent": {kind: exponent(sizes, seconds[kind]) for kind in KINDS},
-                "memory_exponent": {k: exponent(sizes, values) for k, values in memory.items() if values},
+                "memory_exponent": {k: exponent(sizes, values) for k, values in memory.items()},
+                "own_megabytes": own,
+                "own_memory_exponent": {k: exponent(sizes, values) for k, values in own.items()},
             }
         )
     return rows

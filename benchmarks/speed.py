@@ -38,7 +38,8 @@ def contestants(batch: int, units: int) -> dict[str, Callable[[], Any]]:
     torch.manual_seed(0)
     x = (torch.rand(STEPS, batch, INPUTS) < 0.05).float()
     gradient = torch.randn(STEPS, batch, units)
-    fused, mask = fd.nn.RNN(INPUTS, units, **DROPS), fd.nn.RNN(INPUTS, units, method="mask", **DROPS)
+    fused = fd.nn.RNN(INPUTS, units, **DROPS)
+    mask, gaussian = (fd.nn.RNN(INPUTS, units, method=method, **DROPS) for method in ("mask", "gaussian"))
     reference = fd.nn.RNN(INPUTS, units, fused=False, **DROPS)
     plain, lstm = torch.nn.RNN(INPUTS, units), torch.nn.LSTM(INPUTS, units)
     recompute = fd.nn.RNN(INPUTS, units, recompute=True, **DROPS)
@@ -71,6 +72,8 @@ def contestants(batch: int, units: int) -> dict[str, Callable[[], Any]]:
         "naive": lambda: train_moments(reference),
         "recompute": lambda: train_moments(recompute),
         "mask": lambda: mask(x)[0].mean.backward(gradient),
+        "gaussian": lambda: gaussian(x)[0].mean.backward(gradient),
+        "draws": lambda: torch.rand(STEPS * batch, units),
         "predict: moments": predict,
         "predict: 10 masks": lambda: monte_carlo(10),
         "predict: 50 masks": lambda: monte_carlo(50),

@@ -79,11 +79,21 @@ def growth() -> str:
             kind,
             _number(row["time_exponent"][kind]),
             _number(row["memory_exponent"].get(kind)),
+            _number(row["own_memory_exponent"].get(kind)),
         ]
         for row in figures("benchmarks")["growth"]
         for kind in row["time_exponent"]
     ]
-    return table(["growing", "what", "exponent of time", "exponent of memory"], rows)
+    return table(
+        ["growing", "what", "time", "peak memory", "of it, beyond the outputs and their gradients"], rows
+    )
+
+
+def profile() -> str:
+    """Milliseconds of each part of a training step, with 64 pieces and 400 units."""
+    found = figures("profile")
+    rows = [[name, f"{value:.1f}"] for name, value in found["milliseconds"].items()]
+    return table(["part of a training step", "milliseconds"], rows)
 
 
 def _number(value: float | None) -> str:
@@ -166,6 +176,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rules recurrence": rules_recurrence,
     "speed": speed,
     "growth": growth,
+    "profile": profile,
     "bach": bach,
     "table 1": table_1,
     "table 1 runs": table_1_runs,
