@@ -48,7 +48,7 @@ def reproduce(
     seeds
         seeds of the setting that was chosen
     quick
-        a small version of the table in minutes, on jsb-chorales or else bach
+        a small version in minutes, on jsb-chorales or else bach: few units and epochs, one setting a model
     budget
         multiplies the epochs
     executor

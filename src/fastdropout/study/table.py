@@ -32,25 +32,27 @@ NO_REGULARISER: dict[str, Any] = {
 }
 """What turns a configuration into that of the plain RNN; all other options are size and budget."""
 
-# Without noise in the network, large steps with much momentum overshoot.
+# Without noise in the network, steps with as much momentum as `best` may have overshoot.
+_STEADY = {"lr": 0.001, "momentum": 0.9}
 _GENTLE = {"lr": 0.0003, "momentum": 0.9}
 _MASKS = {"method": "mask"}
 
 _COMPARED: dict[str, tuple[dict[str, Any], ...]] = {
-    "plain": ({}, {"lr": 0.001, "momentum": 0.9}, _GENTLE),
+    "plain": ({}, _STEADY, _GENTLE),
     "output-dropout": (
-        {**_MASKS, "drop_output": 0.5},
+        {**_MASKS, "drop_output": 0.5, **_STEADY},
+        {**_MASKS, "drop_output": 0.2, **_STEADY},
         {**_MASKS, "drop_output": 0.5, **_GENTLE},
-        {**_MASKS, "drop_output": 0.2, **_GENTLE},
     ),
     "weight-noise": (
         {"weight_noise": True},
-        {"weight_noise": True, **_GENTLE},
-        {"weight_noise": True, "weight_std": 0.02, **_GENTLE},
+        {"weight_noise": True, "weight_std": 0.02, **_STEADY},
+        {"weight_noise": True, **_STEADY},
     ),
-    "weight-decay": tuple({"weight_decay": decay, **_GENTLE} for decay in (1e-5, 1e-4, 1e-3)),
+    "weight-decay": tuple({"weight_decay": decay, **_STEADY} for decay in (1e-5, 1e-4, 1e-3)),
 }
-"""Beside those of `best` without its regulariser: three settings a model, of which valid chooses."""
+"""Beside those of `best` without its regulariser: three settings a model, of which valid chooses. A small
+version has the second only."""
 
 MODELS = {
     "plain": "plain RNN",
@@ -120,21 +122,22 @@ class Cell:
 
 
 def candidates(model: str, corpus: str, *, budget: float = 1.0, quick: bool = False) -> list[dict[str, Any]]:
-    """The settings of a model that valid chooses from, as options for `make_config`.
+    """The settings of a model that valid chooses from, as options for `make_config`; one if `quick`.
 
     `paper` and `best` are what their presets say. The others take size, batch, epochs, schedule, averaging
     and initial weights from `best`, so that only the regulariser and the steps differ. `budget` multiplies
     the epochs.
 
     >>> [options["drop_output"] for options in candidates("output-dropout", "jsb-chorales")]
-    [0.5, 0.5, 0.2]
+    [0.5, 0.2, 0.5]
     """
     best = dict(make_config({"preset": "best", "corpus": corpus}))
     if model in ("paper", "best"):
         found: list[dict[str, Any]] = [{"preset": model}]
     elif model in _COMPARED:
         plain = {name: value for name, value in NO_REGULARISER.items() if best[name] != value}
-        found = [{"preset": "best", **plain, **options} for options in _COMPARED[model]]
+        settings = _COMPARED[model][1:2] if quick else _COMPARED[model]
+        found = [{"preset": "best", **plain, **options} for options in settings]
     elif model in ABLATIONS:
         changed = {name: value for name, value in ABLATIONS[model].items() if best[name] != value}
         found = [{"preset": "best", **changed}] if changed else []
