@@ -1,12 +1,17 @@
 """`reproduce`, and published models by their names, end to end."""
 
 import json
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from fastdropout import cli
+from fastdropout.cli.reproduce import _cells
 from fastdropout.study import table
 from fastdropout.study.publish import publish
+from fastdropout.study.reproduce import Board, reproduce
+from fastdropout.study.search.executors import make_executor
 from fastdropout.training import make_config, published, train
 
 TINY = {"hidden": 6, "nu": 2, "epochs": 2, "pieces": 3, "chunk": 20, "batch": 4, "patience": 0, "threads": 1}
@@ -64,6 +69,19 @@ def test_faults_are_one_line(words, told, capsys):
     err = capsys.readouterr().err
     assert told in err
     assert err.count("\n") == 1
+
+
+def test_what_a_terminal_shows(tmp_path):
+    board = Board()
+    for board in reproduce(["bach"], ["best", "plain"], make_executor("serial"), out=tmp_path, quick=True):
+        if len(board.results) == 1:
+            break
+    board.failed[board.cells[1].key], told = "no luck", StringIO()
+    board.running.add(board.cells[0].key)
+    Console(file=told, width=100).print(_cells(board))
+    best = board.results[board.cells[0].key]
+    assert f"│ best             │ {best.valid:.3f}  1/1  epoch 2/2 " in told.getvalue()
+    assert "│ plain            │ 0/1  1 failed" in told.getvalue()
 
 
 def test_published_models_by_name(tmp_path, monkeypatch, capsys):

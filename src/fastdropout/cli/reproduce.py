@@ -182,21 +182,31 @@ def _scores(result: Result) -> str:
 
 
 def _cells(board: Board) -> Table:
+    """A row a model, a column a corpus: the lowest valid so far, what is done, what runs."""
     from rich.table import Table
 
-    table = Table("corpus", "model", "setting", "seed", "epoch", "valid")
-    for cell in board.cells:
-        epoch, valid = "", ""
-        if cell.key in board.results:
-            result = board.results[cell.key]
-            epoch = f"{result.epochs} done"
-            valid = "diverged" if result.valid is None else f"{result.valid:.3f}"
-        elif cell.key in board.failed:
-            epoch = "failed"
-        elif cell.key in board.running:
-            epoch, valid = _last_epoch(board.folders[cell.key], cell.config.epochs)
-        table.add_row(cell.corpus, cell.model, str(cell.candidate), str(cell.seed), epoch, valid)
+    corpora = list(dict.fromkeys(cell.corpus for cell in board.cells))
+    models = list(dict.fromkeys(cell.model for cell in board.cells))
+    table = Table("valid NLL so far", *corpora)
+    for model in models:
+        table.add_row(model, *(_state(board, corpus, model) for corpus in corpora))
     return table
+
+
+def _state(board: Board, corpus: str, model: str) -> str:
+    from fastdropout.study.table import chosen
+
+    cells = [cell for cell in board.cells if (cell.corpus, cell.model) == (corpus, model)]
+    done = [board.results[cell.key] for cell in cells if cell.key in board.results]
+    failed = sum(cell.key in board.failed for cell in cells)
+    best = chosen(done)
+    words = [_figure(best.valid)] if best else []
+    words += [f"{len(done)}/{len(cells)}"] if cells else []
+    words += [f"{failed} failed"] if failed else []
+    for cell in cells:
+        if cell.key in board.running:
+            words.append("epoch {} {}".format(*_last_epoch(board.folders[cell.key], cell.config.epochs)))
+    return "  ".join(words)
 
 
 def _last_epoch(folder: Path, epochs: int) -> tuple[str, str]:
