@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,26 +100,27 @@ def search(
         if others:
             raise ConfigError(f"a resumed search is what it was: leave out {', '.join(sorted(others))}")
 
-    from fastdropout.study.search.folder import SearchFolder
-
-    if resume is not None:
-        folder = SearchFolder(resume)
-        if trials is not None:
-            folder.extend(trials)
-    else:
-        folder = _new(corpus or "bach", asked, options, storage, out, searches)
-
     from fastdropout.cli.screen import console
     from fastdropout.cli.train import _ctrl_c as ctrl_c
     from fastdropout.study.search.driver import Search
     from fastdropout.study.search.executors import make_executor
+    from fastdropout.study.search.folder import SearchFolder
 
-    named = "" if folder.settings.storage is None else f", study {folder.settings.study}"
-    console.print(f"search {folder.path}{named}", markup=False)
-    work = Search(folder, storage)
-    with ctrl_c() as stop, SearchScreen(work) as screen:
-        pool = make_executor(executor, workers, ray, stop=stop, cpus=ray_cpus, gpus=ray_gpus)
-        work.run(pool, screen, stop)
+    with (
+        ctrl_c() as stop,
+        closing(make_executor(executor, workers, ray, stop=stop, cpus=ray_cpus, gpus=ray_gpus)) as pool,
+    ):
+        if resume is None:
+            folder = _new(corpus or "bach", asked, options, storage, out, searches)
+        else:
+            folder = SearchFolder(resume)
+            if trials is not None:
+                folder.extend(trials)
+        named = "" if folder.settings.storage is None else f", study {folder.settings.study}"
+        console.print(f"search {folder.path}{named}", markup=False)
+        work = Search(folder, storage)
+        with SearchScreen(work) as screen:
+            work.run(pool, screen, stop)
         stopped = stop()
     if stopped and any(trial.state in ("waiting", "running") for trial in work.trials):
         console.print(f"saved; go on with: fastdropout search --resume {folder.path}", markup=False)
@@ -146,7 +148,7 @@ def _new(
 
     if asked.get("study") and storage is None:
         raise ConfigError("study is the name in a data base: give its storage too")
-    if corpus not in NAMES:
+    if corpus not in NAMES and Path(corpus).expanduser().is_dir():
         corpus = str(Path(corpus).expanduser().resolve())
     if options.get("data") is not None:
         options["data"] = str(Path(options["data"]).expanduser().resolve())

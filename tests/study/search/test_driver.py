@@ -1,6 +1,9 @@
 """Searches in one process: what is drawn, told, pruned, resumed."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -36,7 +39,7 @@ class Scripted:
     """An executor that answers what it is told to; records what it was asked."""
 
     def __init__(self, answer, slots=1):
-        self.answer, self.slots, self.asked, self.queue, self.closed = answer, slots, [], [], False
+        self.answer, self.slots, self.asked, self.queue = answer, slots, [], []
 
     def submit(self, key, job):
         self.asked.append((key, job))
@@ -47,7 +50,7 @@ class Scripted:
         return [(key, self.answer(key, job))]
 
     def close(self):
-        self.closed = True
+        pass
 
 
 def scores(key, job):
@@ -77,7 +80,6 @@ def test_a_finished_search_does_nothing_more_until_it_is_extended(make):
     first = Scripted(scores)
     search.run(first)
     assert [key for key, _ in first.asked] == [0, 1, 2, 3, 4]
-    assert first.closed
     again = Scripted(scores)
     reopened(search).run(again)
     assert again.asked == []
@@ -186,8 +188,23 @@ def test_what_halts_ends_the_search_with_a_sentence(make):
     executor = Scripted(lambda key, job: Outcome("halted", reason="disk: No space left on device"))
     with pytest.raises(RunError, match=r"No space left.*when this is mended: fastdropout search --resume"):
         search.run(executor)
-    assert executor.closed
     assert [t.state for t in search.trials] == ["running"] + ["waiting"] * 4
+
+
+def test_a_disk_that_is_full_for_the_driver_itself(make, monkeypatch):
+    search = make()
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "trials/000")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", full)
+        with pytest.raises(
+            RunError, match=r"trials/000: No space left.*when this is mended: fastdropout search"
+        ):
+            search.run(Scripted(scores))
+    reopened(search).run(Scripted(scores))
+    assert [t.state for t in search.trials] == ["finished"] * 5
 
 
 def test_one_driver_at_a_time(make):

@@ -99,12 +99,12 @@ class Search:
     def run(
         self, executor: Executor, watch: Watch | None = None, stop: Callable[[], bool] | None = None
     ) -> None:
-        """Work until no trial is left, or `stop` answers True; then close the executor.
+        """Work until no trial is left, or `stop` answers True. Closing the executor is the caller's.
 
         What ran when a driver died goes on where it was. A trial is told to the study when it has ended, and
         never again.
         """
-        with self._alone(), _closing(executor), storage_errors(self.folder.path):
+        with self._alone(), storage_errors(self.folder.path):
             self._enqueue()
             running = 0
             waiting = [frozen.number for frozen in self._frozen() if self._is_mine(frozen)]
@@ -294,7 +294,7 @@ def hopeless(value: float, values: Sequence[float]) -> bool:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """A study that cannot be read or written, in a line that says how to go on."""
+    """A study or folder that cannot be read or written, in a line that says how to go on."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -302,17 +302,11 @@ def storage_errors(path: Path) -> Iterator[None]:
     except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
         cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
         why = str(getattr(cause, "orig", None) or cause or error)
-        raise RunError(
-            SearchFolder.how_to_go_on(path, f"the study: {' '.join(why.split())[:300]}")
-        ) from error
-
-
-@contextmanager
-def _closing(executor: Executor) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        executor.close()
+        why = f"the study: {' '.join(why.split())[:300]}"
+        raise RunError(SearchFolder.how_to_go_on(path, why)) from error
+    except OSError as error:
+        why = f"{error.filename or path}: {error.strerror or error}"
+        raise RunError(SearchFolder.how_to_go_on(path, why)) from error
 
 
 def _metrics(folder: Path) -> list[dict[str, Any]]:

@@ -17,9 +17,9 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context, parent_process, resource_tracker
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastdropout.errors import ConfigError
@@ -186,7 +186,8 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_work, args=(theirs,), daemon=True)
         self.task: _Task | None = None
-        self.process.start()
+        with _without_ctrl_c():
+            self.process.start()
         theirs.close()  # So that the death of the worker ends the pipe.
 
     def begin(self, task: _Task) -> None:
@@ -224,13 +225,27 @@ def _work(pipe: Connection) -> None:
 
     torch.set_num_threads(1)
     stopping = threading.Event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then says what to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # The parent has gone.
         while not stopping.is_set():
             if pipe.poll(0.2):
                 pipe.send(run_job(pipe.recv(), stopping.is_set))
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """A process started here never hears of Ctrl-C: that is for its parent, who then says what to do."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # Which lets the signal through again, if it is started with a worker.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _die_with_parent() -> None:

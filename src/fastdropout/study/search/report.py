@@ -103,6 +103,7 @@ def slices(name: str, done: Sequence[Trial], best: Trial) -> Figure:
         beside = np.random.default_rng(0).uniform(-0.15, 0.15, len(values))
         places = [choices.index(v) + float(shift) for v, shift in zip(values, beside, strict=True)]
         axes.set_xticks(range(len(choices)), [f"{v:g}" if numbers else str(v) for v in choices])
+        axes.set_xlim(-0.5, len(choices) - 0.5)
     axes.scatter(places, [t.valid or 0.0 for t in shown], s=18, color=figures.BLUE, alpha=0.8, linewidth=0)
     for place, trial in zip(places, shown, strict=True):
         if trial.number == best.number:
