@@ -166,6 +166,22 @@ def ablation() -> str:
     return table(head, rows or [["–"] * len(head)])
 
 
+def models() -> str:
+    """The published models, as their card has them."""
+    rows = []
+    for path in sorted((ROOT / "src" / "fastdropout" / "models").glob("*.safetensors")):
+        from fastdropout.training.published import load_model
+
+        found = load_model(path)
+        scores = [f"{found.about[split]:.3f}" for split in ("valid", "test")]
+        size = f"{path.stat().st_size / 1e6:.1f} MB"
+        rows.append(
+            [f"`{found.name}`", str(found.config.hidden), *scores, size, f"`{found.about['command']}`"]
+        )
+    head = ["model", "units", "valid", "test", "size", "trained by"]
+    return table(head, rows or [["–"] * len(head)])
+
+
 def results(corpus: str, model: str) -> list[Result]:
     """What `results/table` holds of a model."""
     return [r for r in read_results(ROOT / "results" / "table" / f"{corpus}.json") if r.model == model]
@@ -181,6 +197,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "table 1": table_1,
     "table 1 runs": table_1_runs,
     "ablation": ablation,
+    "models": models,
 }
 PATTERN = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -74,7 +74,7 @@ def card(folder: Path) -> str:
         )
         rows.append("| " + " | ".join(cells) + " |")
         versions = ", ".join(f"{package} {version}" for package, version in about["versions"].items())
-        trained.append(f"- `{name}`: `{about['command']}`, {about['seconds'] / 60:.0f} minutes ({versions})")
+        trained.append(f"- `{name}`: `{about['command']}`, {about['seconds'] / 60:.1f} minutes ({versions})")
         hashes.append(f"- {config.corpus}: `{about['corpus_sha256']}`")
     template = (resources.files("fastdropout.study") / "templates" / "models.md").read_text()
     lists = {"rows": rows, "trained": trained, "hashes": dict.fromkeys(hashes)}
