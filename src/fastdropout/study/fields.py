@@ -40,7 +40,7 @@ def measure(shop: Workshop) -> dict[str, npt.NDArray[Any]]:
     # The mean that gives the target as expected probability, for each variance: the lowest loss there.
     rows = out["bernoulli"].argmin(1)
     out["bernoulli_best_mean"] = out["mean"][rows]
-    return out
+    return {name: found.astype(np.float32) for name, found in out.items()}
 
 
 def draw(values: Values, theme: Theme) -> Figure:

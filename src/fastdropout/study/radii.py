@@ -9,8 +9,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from fastdropout.study.gallery import Exhibit, Theme, Values, Workshop
-
-KINDS = ("fast dropout", "plain")
+from fastdropout.study.trainings import KINDS
 
 
 def measure(shop: Workshop) -> dict[str, npt.NDArray[Any]]:
@@ -24,10 +23,14 @@ def measure(shop: Workshop) -> dict[str, npt.NDArray[Any]]:
             rows = np.full((len(those), longest), np.nan)
             for row, training in zip(rows, those, strict=True):
                 row[: len(getattr(training, name))] = getattr(training, name)
-            out[f"{kind}_{name}".replace(" ", "_")] = rows
+            out[_key(kind, name)] = rows
     out["first_radius"] = np.array(shop.trainings[0].config.spectral_radius)
     out["hidden"] = np.array(shop.trainings[0].config.hidden)
     return out
+
+
+def _key(kind: str, name: str) -> str:
+    return f"{kind}_{name}".replace(",", "").replace(" ", "_")
 
 
 def draw(values: Values, theme: Theme) -> Figure:
@@ -36,7 +39,7 @@ def draw(values: Values, theme: Theme) -> Figure:
     top, bottom = figure.subplots(2, 1, sharex=True)
     for kind, colour in zip(KINDS, theme.series, strict=False):
         for axes, name in ((top, "radius"), (bottom, "valid")):
-            rows = values[f"{kind}_{name}".replace(" ", "_")]
+            rows = values[_key(kind, name)]
             first = float(values["first_radius"]) if name == "radius" else np.nan
             for number, row in enumerate(rows):
                 label = f"{kind}, {len(rows)} seeds" if number == 0 else None
@@ -45,7 +48,7 @@ def draw(values: Values, theme: Theme) -> Figure:
     theme.dress(top, "", "spectral radius of W_rec", legend=True)
     theme.dress(bottom, "epoch", "valid, nats per frame")
     top.set_ylim(bottom=0)
-    low = min(float(np.nanmin(values[f"{k}_valid".replace(" ", "_")])) for k in KINDS)
+    low = min(float(np.nanmin(values[_key(kind, "valid")])) for kind in KINDS)
     bottom.set_ylim(low - 0.1, low + 2.2)
     top.set_xlim(left=0)
     return figure
@@ -62,10 +65,10 @@ def shape(radius: npt.NDArray[Any]) -> tuple[float, int, float, float]:
 def caption(values: Values) -> str:
     """What is seen, and whether it is what the paper says."""
     first = float(values["first_radius"])
-    text = [f"{int(values['hidden'])} tanh units on Bach's chorales, the same data, start and optimiser."]
+    text = [f"{int(values['hidden'])} tanh units on Bach's chorales, the same data and initial weights."]
     seen, best = {}, {}
     for kind in KINDS:
-        radius, valid = (values[f"{kind}_{name}".replace(" ", "_")] for name in ("radius", "valid"))
+        radius, valid = (values[_key(kind, name)] for name in ("radius", "valid"))
         seen[kind] = shape(radius)
         peak, epoch, end, change = seen[kind]
         best[kind] = float(np.nanmin(valid, axis=1).mean())
@@ -78,33 +81,38 @@ def caption(values: Values) -> str:
             f"{best[kind]:.3f} "
             f"(mean of seeds) at epoch {at.min()} to {at.max()}, {np.nanmean(valid[:, -1]):.3f} at the end."
         )
-    text.append(verdict(seen["fast dropout"], seen["plain"], first))
-    text.append(
-        f"The best valid loss of fast dropout is {best['plain'] - best['fast dropout']:.3f} nats below the "
-        f"plain one."
-    )
+    text += [verdict(seen, first), _gain(best)]
     return " ".join(text)
 
 
-def verdict(fast: tuple[float, ...], plain: tuple[float, ...], first: float) -> str:
+def _gain(best: dict[str, float]) -> str:
+    fast, *plain = (best[kind] for kind in KINDS)
+    below = " and ".join(f"{p - fast:.3f}" for p in plain)
+    return f"The best valid loss of fast dropout is {below} nats below those of the plain networks."
+
+
+def verdict(seen: dict[str, tuple[float, int, float, float]], first: float) -> str:
     """Whether the paper's two sentences are supported by these networks."""
-    peak, _, end, change = fast
+    fast, *plain = KINDS
+    peak, _, end, change = seen[fast]
     rises = "is seen" if peak > 3 * first else "is not seen"
     falls = "does" if end < 0.97 * peak else "does not"
     settles = "and it settles" if abs(change) < 5 else "and it has not settled"
     text = (
         'The paper says that under fast dropout the radius "first increases sharply to a rather high value '
-        "and then "
-        f'decreases slowly to settle". The sharp rise {rises}; it {falls} fall from its peak by more than '
-        f"3 % within "
-        f"these epochs, {settles} (last third {change:+.0f} %). "
+        f'and then decreases slowly to settle". The sharp rise {rises}; it {falls} fall from its peak by '
+        f"more than 3 % within these epochs, {settles} (last third {change:+.0f} %). It says that plain "
+        "networks never exceed a certain radius at which they are stuck; "
     )
-    stuck = abs(plain[3]) < 5
-    return text + (
-        "It says that plain networks never exceed a certain radius at which they are stuck; ours "
-        + ("are" if stuck else "are not")
-        + f" stuck, and end at {plain[2] / end:.2f} times the radius of fast dropout."
-    )
+    ours = []
+    for kind in plain:
+        highest, _, last, moved = seen[kind]
+        stuck = highest < 2 * first or abs(moved) < 5
+        ours.append(
+            f"{kind}: {'stuck' if stuck else 'not stuck'}, at {last / end:.2f} times the radius of fast "
+            f"dropout in the end"
+        )
+    return f"{text}{'; '.join(ours)}."
 
 
 EXHIBIT = Exhibit("spectral-radius", "Spectral radius over training", 240, measure, draw, caption)

@@ -76,7 +76,8 @@ def draw(values: Values, theme: Theme) -> Figure:
             label = f"drop {drop}, mean scaled by {1 - drop if name == 'kept' else drop:.1f}"
             y = values[f"needed_{name}_{drop}"]
             if name == "kept" or drop != 0.5:  # there both are the same
-                left.plot(values["ratio"], y, style, color=colour, linewidth=1.6, label=label)
+                wide = 4.0 if name == "kept" and drop == DROPS[0] else 1.6  # else hidden by that of 1 - drop
+                left.plot(values["ratio"], y, style, color=colour, linewidth=wide, label=label)
     left.set_xscale("log")
     theme.dress(left, "V[x] / E[x]^2 of an input", "needed V[w'] / w^2", legend=True)
     left.axhline(0, color=theme.ink, linewidth=0.8, alpha=0.5)
@@ -107,25 +108,20 @@ def caption(values: Values) -> str:
     """What is seen, in numbers."""
     kept = max(residual(values, "kept", d) for d in DROPS)
     printed = {d: residual(values, "printed", d) for d in DROPS}
-    spread = {d: float(np.ptp(values[f"needed_printed_{d}"])) for d in DROPS}
+    ranges = {d: values[f"needed_printed_{d}"] for d in DROPS}
+    asked = " and ".join(
+        f"from {ranges[d].min():.2f} to {ranges[d].max():.2f} w^2 at drop {d}" for d in (DROPS[0], DROPS[-1])
+    )
     return (
-        "Can weight noise have the mean and the variance of fast dropout for all inputs? Left: the "
-        "variance of a "
-        "weight that an input asks for. Right: the best variances of 12 weights over all inputs. With the "
-        "mean scaled "
-        "by the probability of being kept the needed variance is keep drop w^2 for every input (residual "
-        "of the fit "
-        f"{kept:.0e} of the mean variance): the paper's conclusion, that the solution depends on the "
-        f"input, does not "
-        'hold. It holds for the mean scaled by 1 - p, as printed ("p being the complementary drop out '
-        'rate"): '
-        f"needed variances then range over {spread[0.2]:.2f} w^2 at drop 0.2 and {spread[0.8]:.2f} w^2 at "
-        f"0.8, some of "
-        f"them negative, and the best fit leaves {printed[0.2]:.0%} and {printed[0.8]:.0%}; at drop 0.5 "
-        f"both readings "
-        "are one. What separates the methods is that weight noise learns a variance for each weight, under "
-        "a prior, "
-        "where fast dropout ties it to the weight."
+        "Can weight noise have the mean and the variance of fast dropout for all inputs? Left: the variance "
+        f"of a weight that an input asks for. Right: the best variances of {INPUTS} weights over all inputs. "
+        "With the mean scaled by the probability of being kept the needed variance is keep drop w^2 for "
+        f"every input (residual of the fit {kept:.0e} of the mean variance): the paper's conclusion, that "
+        "the solution depends on the input, does not hold. It holds for the mean scaled by 1 - p, as printed "
+        f'("p being the complementary drop out rate"): needed variances then range {asked}, where negative '
+        f"ones do not exist, and the best fit leaves {printed[DROPS[0]]:.0%} and {printed[DROPS[-1]]:.0%}; "
+        "at drop 0.5 both readings are one. What separates the methods is that weight noise learns a "
+        "variance for each weight, under a prior, where fast dropout ties it to the weight."
     )
 
 
