@@ -63,7 +63,7 @@ def _quantiles(values: Tensor) -> list[float]:
 
 def _decays(model: NoteRNN, batch: Batch, loss: Loss) -> Tensor:
     """All lambda_i in a row."""
-    if model.rnn.path == "fused":
+    if model.rnn.path == "fused" and not model.rnn.weight_noise:
         return torch.cat([decay.flatten() for decay in fused_decays(model, batch, loss).values()])
 
     def objective(model: NoteRNN) -> Tensor:
