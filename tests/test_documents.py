@@ -39,6 +39,17 @@ def test_tables_are_those_of_the_results():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_captions_are_those_of_the_numbers():
+    done = subprocess.run(
+        [sys.executable, "-m", "docs.figures", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (ROOT / "docs" / "analysis.md").read_text()
+    for numbers in (ROOT / "results" / "figures").glob("*.npz"):
+        assert f"images/{numbers.stem}.png" in text
+        assert numbers.stat().st_size < 1_000_000
+
+
 def test_links_lead_somewhere():
     for path in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
