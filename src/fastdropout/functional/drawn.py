@@ -4,9 +4,9 @@ The same function as `recurrence.layer` for the same draws, which are made befor
 operation, of k moments (1 under "mask", 2 under "gaussian"):
 
     a_t = pre_t + W e_t                     pre (k, rows, units), W (k, units, units)
-    mask:      e_t = d_t o h_{t-1}          h_t = f(a_t)
+    mask:      e_t = d_t o h_{t-1}          h_t = f(a_t) + n_t
     gaussian:  e_t = (h_{t-1}, keep drop h_{t-1}^2)
-                                            h_t = f(a_t[0] + sqrt(a_t[1]) s_t)
+                                            h_t = f(a_t[0] + sqrt(a_t[1]) s_t) + n_t
 
 All that lies outside the loop (the input's products, the squares of the weights) is left to autograd.
 """
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fastdropout.functional import propagate
-from fastdropout.functional.recurrence import Method, Nonlinearity, input_share
+from fastdropout.functional.recurrence import Method, Nonlinearity, affine, unit_noise
 from fastdropout.moments import Moments
 
 
@@ -43,7 +43,8 @@ def drawn_layer(
     reverse: bool = False,
 ) -> tuple[Moments, Moments]:
     """`recurrence.layer` under a method that draws; returns the outputs and the last ones."""
-    given = input_share(x, w_ih, bias, drop_input, noise, method)
+    given = affine(x, w_ih, bias, drop_input, method)
+    added = unit_noise(noise, sizes, w_hh, method)
     order = range(len(sizes))[::-1] if reverse else range(len(sizes))
     keep = 1 - drop_hidden
     draws: Tensor | None
@@ -55,7 +56,7 @@ def drawn_layer(
         pre, weights, first = given.mean[None], w_hh[None], h_0.mean[None]
         draws = (_draw(torch.rand, sizes, order, w_hh) >= drop_hidden).to(x.dtype) if drop_hidden else None
     steps = _Steps(tuple(sizes), order, method == "gaussian", nonlinearity == "tanh", keep * drop_hidden)
-    h, last = _Loop.apply(pre, first, weights, draws, steps)
+    h, last = _Loop.apply(pre, first, weights, draws, None if added is None else added.mean, steps)
     return Moments.certain(h), Moments.certain(last)
 
 
@@ -109,18 +110,18 @@ def _product(e: Tensor, weights: Tensor) -> Tensor:
 
 
 def _replay(
-    pre: Tensor, first: Tensor, weights: Tensor, draws: Tensor | None, steps: _Steps
+    pre: Tensor, first: Tensor, weights: Tensor, draws: Tensor | None, added: Tensor | None, steps: _Steps
 ) -> tuple[Tensor, Tensor]:
     """The loop as autograd can differentiate it again and again."""
-    outputs: dict[int, Tensor] = {}
     turned = weights.transpose(1, 2)
     h = torch.zeros_like(pre[0])
     for t in steps.order:
         rows = steps.rows[t]
         a = pre[:, rows] + _product(steps.entering(t, h, first, draws), turned)
         z = a[0] + _std(a[1]) * draws[rows] if steps.gaussian else a[0]  # type: ignore[index]
-        outputs[t] = torch.tanh(z) if steps.tanh else torch.relu(z)
-        h = h.index_put((torch.arange(rows.start, rows.stop),), outputs[t])
+        y = torch.tanh(z) if steps.tanh else torch.relu(z)
+        y = y if added is None else y + added[rows]
+        h = h.index_put((torch.arange(rows.start, rows.stop, device=h.device),), y)
     return h, steps.last(h)
 
 
@@ -133,7 +134,7 @@ def _std(var: Tensor) -> Tensor:
 class _Loop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
-        pre, first, weights, draws, steps = args
+        pre, first, weights, draws, added, steps = args
         h, turned = torch.empty_like(pre[0]), weights.transpose(1, 2).contiguous()
         std = torch.empty_like(h) if steps.gaussian else None
         for t in steps.order:
@@ -143,28 +144,31 @@ class _Loop(torch.autograd.Function):
                 torch.sqrt(a[1], out=std[rows])
                 a[0].addcmul_(std[rows], draws[rows])
             torch.tanh(a[0], out=h[rows]) if steps.tanh else torch.clamp(a[0], min=0, out=h[rows])
+            if added is not None:
+                h[rows] += added[rows]
         ctx.steps = steps
-        ctx.save_for_backward(pre, first, weights, draws, h, std)
+        ctx.save_for_backward(pre, first, weights, draws, added, h, std)
         return h, steps.last(h)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
-        steps, (pre, first, weights, draws, h, std) = ctx.steps, ctx.saved_tensors
+        steps, (pre, first, weights, draws, added, h, std) = ctx.steps, ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody wants to differentiate this again
             with torch.enable_grad():
                 inputs = (pre, first, weights)
                 wanted = [i for i in range(3) if ctx.needs_input_grad[i]]
                 found = torch.autograd.grad(
-                    _replay(*inputs, draws, steps),
+                    _replay(*inputs, draws, added, steps),
                     [inputs[i] for i in wanted],
                     (grad, grad_last),
                     create_graph=True,
                 )
             by_index = dict(zip(wanted, found, strict=True))
-            return (*(by_index.get(i) for i in range(3)), None, None)
+            return (*(by_index.get(i) for i in range(3)), None, None, None)
         grad_pre, grad_first, entered = torch.empty_like(pre), torch.zeros_like(first), torch.empty_like(pre)
         slope = None if std is None else torch.where(std > 0, draws / (2 * std), 0)
         carried = torch.empty_like(grad_last)
+        clean = h if added is None else h - added
         through = torch.ops.aten.tanh_backward if steps.tanh else _relu_backward
         for t in reversed(steps.order):
             rows, size, common = steps.rows[t], steps.sizes[t], steps.common(t, -1)
@@ -172,7 +176,7 @@ class _Loop(torch.autograd.Function):
             g = grad[rows] + (
                 carried[:size] if going_on == size else _joined(carried, grad_last, going_on, size)
             )
-            grad_pre[0, rows] = through(g, h[rows])
+            grad_pre[0, rows] = through(g, clean[rows])
             if slope is not None:
                 torch.mul(grad_pre[0, rows], slope[rows], out=grad_pre[1, rows])
             entered[:, rows] = steps.entering(t, h, first, draws)
@@ -184,7 +188,7 @@ class _Loop(torch.autograd.Function):
             if steps.gaussian:
                 carried[:common].addcmul_(entered[0, rows][:common], e[1, :common], value=2 * steps.spread)
         grad_weights = torch.bmm(grad_pre.transpose(1, 2), entered)
-        return grad_pre, grad_first, grad_weights, None, None
+        return grad_pre, grad_first, grad_weights, None, None, None
 
 
 def _joined(carried: Tensor, last: Tensor, common: int, size: int) -> Tensor:

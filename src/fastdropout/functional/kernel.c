@@ -149,14 +149,14 @@ static void NAME(forward_row)(int64_t units, REAL *restrict pre_m, REAL *restric
 {
     const REAL keep = 1 - drop, spread = keep * drop;
     for (int64_t i = 0; i < units; i++) {
-        REAL m = pre_m[i] + rec_m[i] + bias[i], v = pre_v[i] + rec_v[i] + noise;
+        REAL m = pre_m[i] + rec_m[i] + bias[i], v = pre_v[i] + rec_v[i];
         NAME(Squash) s = NAME(squash)(m, v);
         /* With E = exp(-2 |z|): t = tanh z = (1 - E) / (1 + E), q = 1 - t^2 = 4 E / (1 + E)^2. */
         REAL decay = DECAY(ABS(s.z)), k = (REAL)MIX * v, one = 1 + decay;
         REAL both = one * one + 4 * k * decay; /* (1 + E)^2 (1 + k q) */
         REAL inverse = INVERSE(one * both);
         REAL r = both * inverse, t = (1 - decay) * r, q = 4 * decay * r * r;
-        REAL var = s.d * q * (1 + k) * (4 * decay * one * inverse); /* the last: q / (1 + k q) */
+        REAL var = noise + s.d * q * (1 + k) * (4 * decay * one * inverse); /* the last: q / (1 + k q) */
         t = s.z < 0 ? -t : t;
         pre_m[i] = m;
         pre_v[i] = v;

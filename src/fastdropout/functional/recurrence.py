@@ -50,21 +50,14 @@ def activate(pre: Moments, nonlinearity: Nonlinearity, rule: Rule, method: Metho
     return Moments.certain(torch.tanh(drawn) if nonlinearity == "tanh" else torch.relu(drawn))
 
 
-def input_share(
-    x: Moments,
-    w_ih: Tensor | Moments,
-    bias: Tensor | Moments | None,
-    drop: float,
-    noise: float,
-    method: Method,
-) -> Moments:
-    """What all steps get from outside: W_ih (d o x) + b + noise."""
-    pre = affine(x, w_ih, bias, drop, method)
+def unit_noise(noise: float, sizes: Sequence[int], like: Tensor, method: Method) -> Moments | None:
+    """What is added to the hidden units of all steps: its variance, or a draw for the methods that draw."""
     if not noise:
-        return pre
-    if method == "mask":
-        return Moments.certain(pre.mean + torch.randn_like(pre.mean) * math.sqrt(noise))
-    return moments(pre.mean, pre.var + noise)
+        return None
+    zeros = torch.zeros(sum(sizes), like.shape[0], dtype=like.dtype, device=like.device)
+    if method == "moments":
+        return moments(zeros, zeros + noise)
+    return Moments.certain(torch.randn_like(zeros) * math.sqrt(noise))
 
 
 def layer(
@@ -83,15 +76,16 @@ def layer(
     method: Method = "moments",
     reverse: bool = False,
 ) -> tuple[Moments, Moments]:
-    """h_t = f(W_ih (d o x_t) + W_hh (d' o h_{t-1}) + b + noise), with fresh masks d, d' at every step.
+    """h_t = f(W_ih (d o x_t) + W_hh (d' o h_{t-1}) + b) + noise, with fresh masks d, d' at every step.
 
     Shapes: `x` holds the steps one below the other, as in a `PackedSequence`: (sum(sizes), inputs), where
     `sizes` are the batch sizes of the steps, never growing; `h_0` is (sizes[0], units), `w_hh` square.
     Returns all post-synaptic units, (sum(sizes), units), and the last ones of each piece, shaped as `h_0`.
-    `noise` is the variance of a Gaussian added to every pre-synaptic unit. `reverse` walks the steps from the
+    `noise` is the variance of a Gaussian added to every post-synaptic unit. `reverse` walks steps from the
     end, each piece from its own.
     """
-    pre = input_share(x, w_ih, bias, drop_input, noise, method)
+    pre = affine(x, w_ih, bias, drop_input, method)
+    added = unit_noise(noise, sizes, w_hh.mean if isinstance(w_hh, Moments) else w_hh, method)
     starts = [0]
     for size in sizes:
         starts.append(starts[-1] + size)
@@ -107,5 +101,8 @@ def layer(
         elif size > len(h):
             h = Moments.cat([h, h_0[len(h) : size]])
         a = add_independent(pre[starts[t] : starts[t + 1]], affine(h, w_hh, None, drop_hidden, method))
-        h = outputs[t] = activate(a, nonlinearity, rule, method)
+        h = activate(a, nonlinearity, rule, method)
+        if added is not None:
+            h = add_independent(h, added[starts[t] : starts[t + 1]])
+        outputs[t] = h
     return Moments.cat(outputs), Moments.cat([h, *reversed(ended)])

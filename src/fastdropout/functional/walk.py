@@ -176,7 +176,7 @@ class Walk:
         return kept if noise is None else kept + noise
 
     def _input_share(self, rows: slice) -> Tensor:
-        """The input's share of the pre-synaptic moments, still without bias and noise."""
+        """The input's share of the pre-synaptic moments, still without the bias."""
         pre = buffers.empty(self.x_mean, 2, rows.stop - rows.start, self.units)
         torch.mm(self.x_mean[rows], self.w_ih.t() * (1 - self.options.drop_input), out=pre[0])
         noise = self.input_noise(rows)
@@ -208,9 +208,9 @@ class Walk:
             rows = slice(row, row + size)
             pre[:, rows] += recurrent[:, :size]
             pre[0, rows] += self.bias
-            pre[1, rows] += self.options.noise
             y = activate(moments(*pre[:, rows]), self.options.nonlinearity, self.options.rule)
-            state[0, rows], state[1, rows], var[rows] = y.mean, self.masked(y.mean, y.var), y.var
+            var[rows] = y.var + self.options.noise
+            state[0, rows], state[1, rows] = y.mean, self.masked(y.mean, var[rows])
 
         return post
 

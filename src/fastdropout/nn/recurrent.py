@@ -42,7 +42,7 @@ class RNN(nn.RNNBase):
         drop_input: probability that an input is zeroed.
         drop_hidden: probability that a hidden unit is zeroed on its way to the next step.
         drop_between: probability that a unit is zeroed on its way to the next layer.
-        noise_hidden: a variance added to every hidden unit before its transfer function, at every step.
+        noise_hidden: a variance added to every hidden unit after its transfer function, at every step.
         rule: how exactly tanh is integrated: `"fast"`, `"accurate"` or `"paper"`.
         method: `"moments"` integrates the noise out. `"gaussian"` draws every pre-synaptic unit from its
             moments, the paper's sampling variant. `"mask"` draws everything: masks at every step (ordinary
