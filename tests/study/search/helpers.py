@@ -88,7 +88,14 @@ def children(pid):
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         found += [int(word) for word in path.read_text().split()]
-    return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for child in found if b"spawn_main" in _command(child)]
+
+
+def _command(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # Gone since.
 
 
 @contextmanager

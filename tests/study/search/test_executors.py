@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -42,17 +43,16 @@ def until(happened, limit=60):
         time.sleep(0.02)
 
 
+@pytest.fixture(scope="module")
+def pool():
+    """Two workers, who are used again: they take seconds to start."""
+    with closing(make_executor("process", 2)) as executor:
+        yield executor
+
+
 @pytest.fixture
-def executors():
-    made = []
-
-    def make(*args, **kwargs):
-        made.append(make_executor(*args, **kwargs))
-        return made[-1]
-
-    yield make
-    for executor in made:
-        executor.close()
+def executors(pool):
+    return {"process": pool, "serial": make_executor("serial")}
 
 
 def test_a_job_is_a_run(config, tmp_path):
@@ -134,8 +134,8 @@ def test_a_full_disk_halts_and_the_job_can_be_run_again(config, tmp_path, monkey
     assert run_job(job).state == "finished"
 
 
-def test_two_at_once_take_turns(config, tmp_path, executors):
-    executor = executors("process", 2)
+def test_two_at_once_take_turns(config, tmp_path, pool):
+    executor = pool
     job = Job(str(tmp_path / "a"), config())
     executor.submit(1, job)
     executor.submit(2, job)
@@ -155,7 +155,7 @@ def test_whoever_waits_too_long_is_told(config, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["serial", "process"])
 def test_executors_agree(config, tmp_path, executors, name):
-    executor = executors(name, 2)
+    executor = executors[name]
     for number in range(4):
         executor.submit(number, Job(str(tmp_path / str(number)), config(seed=number)))
     outcomes = collect(executor, 4)
@@ -166,9 +166,8 @@ def test_executors_agree(config, tmp_path, executors, name):
         assert learnt(tmp_path / str(number)) == learnt(tmp_path / f"alone{number}")
 
 
-def test_a_killed_worker_is_replaced_and_its_job_goes_on(config, tmp_path, executors):
-    long = config(epochs=15, hidden=40)
-    executor = executors("process", 2)
+def test_a_killed_worker_is_replaced_and_its_job_goes_on(config, tmp_path, pool):
+    long, executor = config(epochs=15, hidden=40), pool
     for name in ("a", "b"):
         executor.submit(name, Job(str(tmp_path / name), long, save_every=0))
     metrics = tmp_path / "a" / "metrics.jsonl"
@@ -204,8 +203,8 @@ def test_a_worker_that_is_killed_again_and_again_fails(config, tmp_path):
         executor.close()
 
 
-def test_close_saves_and_leaves_nobody_behind(config, tmp_path, executors):
-    executor = executors("process", 1)
+def test_close_saves_and_leaves_nobody_behind(config, tmp_path):
+    executor = make_executor("process", 1)
     executor.submit("a", Job(str(tmp_path / "a"), config(epochs=100_000)))
     until(lambda: (tmp_path / "a" / "metrics.jsonl").exists())
     (pid,) = executor.pids

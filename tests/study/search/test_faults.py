@@ -58,13 +58,15 @@ def test_drivers_and_workers_are_killed(calm, tmp_path):
     words = ("bach", "--trials", COUNT, *BUDGET, "-o", folder)
     while True:
         with helpers.start(*words) as driver:
-            before = helpers.ended(folder)
-            while killed["driver"] < 6 and helpers.ended(folder) < before + 4 and driver.poll() is None:
-                time.sleep(rng.random())
-                workers = helpers.children(driver.pid)
-                if workers and rng.random() < 0.3 and helpers.ended(folder) > before:
+            before = seen = helpers.ended(folder)
+            while killed["driver"] < 6 and seen < before + 4 and driver.poll() is None:
+                time.sleep(rng.random() * 0.3)
+                workers = sorted(helpers.children(driver.pid))
+                if workers and helpers.ended(folder) > seen:
+                    seen = helpers.ended(folder)
+                    # The oldest: one that has just started in place of another shall come to its trial.
+                    os.kill(workers[0], signal.SIGKILL)
                     killed["worker"] += 1
-                    os.kill(rng.choice(workers), signal.SIGKILL)
             if killed["driver"] < 6:
                 driver.kill()
                 killed["driver"] += 1
