@@ -122,12 +122,15 @@ def test_the_kernel_has_the_constants_of_the_rule():
         ("BEND_SMALL", transfer._BEND_SMALL),
         ("BEND_LARGE", transfer._BEND_LARGE),
         ("MIX", transfer._MIX),
+        ("PAPER_A", transfer._A),
+        ("PAPER_B", transfer._B),
     ):
         assert f"#define {name} {value}\n" in source
 
 
+@pytest.mark.parametrize("rule", kernel.RULES)
 @pytest.mark.parametrize("large", [False, True], ids=["one thread", "shared"])
-def test_kernel_alone_over_a_wide_range(large):
+def test_kernel_alone_over_a_wide_range(large, rule):
     """The element-wise pass against the reference rule, where a recurrence would not go."""
     step = kernel.load(torch.float64)
     if step is None:
@@ -140,9 +143,9 @@ def test_kernel_alone_over_a_wide_range(large):
     pre = torch.stack([m, v])
     row = len(v) // 181  # one row a mean: threads share rows
     tensors = (pre[0], pre[1], zero, zero.clone(), zero.clone(), mean, var, u)
-    step.forward(kernel.Forward(row, *(t.data_ptr() for t in tensors), 0.0, 0.3), 0, 181)
+    step.forward(kernel.Forward(row, kernel.RULES[rule], *(t.data_ptr() for t in tensors), 0.0, 0.3), 0, 181)
     mm, vv = m.clone().requires_grad_(), v.clone().requires_grad_()
-    exact = fd.functional.tanh(Moments(mm, vv))
+    exact = fd.functional.tanh(Moments(mm, vv), rule)
     torch.testing.assert_close(mean, exact.mean.detach(), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(var, exact.var.detach(), rtol=1e-9, atol=1e-14)
     torch.testing.assert_close(u, 0.7 * var + 0.21 * mean**2)
@@ -150,7 +153,7 @@ def test_kernel_alone_over_a_wide_range(large):
     expected = torch.autograd.grad((exact.mean, exact.var), (mm, vv), (gm, gv))
     dm, dv = torch.empty(2, len(m)).double()
     args = (m, v, mean, gm, gv, zero, zero.clone(), zero.clone(), zero.clone(), dm, dv)
-    step.backward(kernel.Backward(row, *(t.data_ptr() for t in args), 0.3), 0, 181, 0)
+    step.backward(kernel.Backward(row, kernel.RULES[rule], *(t.data_ptr() for t in args), 0.3), 0, 181, 0)
     torch.testing.assert_close(dm, expected[0], rtol=1e-8, atol=1e-12)
     torch.testing.assert_close(dv, expected[1], rtol=1e-8, atol=1e-12)
 

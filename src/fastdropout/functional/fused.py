@@ -174,6 +174,7 @@ class _Gradients:
         if walk.kernel is not None:
             arguments = kernel.Backward(
                 walk.units,
+                kernel.RULES[walk.options.rule],
                 *addresses(pre),
                 out.data_ptr(),
                 given[0].data_ptr(),

@@ -31,6 +31,7 @@ FLAGS = (
 )
 # What not every compiler or processor has: tried together, then fewer.
 WELCOME = ("-fopenmp", "-mprefer-vector-width=512")
+RULES = {"fast": 0, "paper": 1}
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -39,6 +40,7 @@ class Forward(ctypes.Structure):
 
     _fields_ = (
         ("units", ctypes.c_int64),
+        ("rule", ctypes.c_int64),
         *[(name, ctypes.c_void_p) for name in ("pre_m", "pre_v", "rec_m", "rec_v", "bias")],
         *[(name, ctypes.c_void_p) for name in ("out_m", "out_v", "out_u")],
         ("noise", ctypes.c_double),
@@ -51,6 +53,7 @@ class Backward(ctypes.Structure):
 
     _fields_ = (
         ("units", ctypes.c_int64),
+        ("rule", ctypes.c_int64),
         *[(name, ctypes.c_void_p) for name in ("pre_m", "pre_v", "out_m", "grad_m", "grad_v")],
         *[(name, ctypes.c_void_p) for name in ("next_m", "next_u", "last_m", "last_v", "dpre_m", "dpre_v")],
         ("drop", ctypes.c_double),

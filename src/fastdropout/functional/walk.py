@@ -58,9 +58,9 @@ class Walk:
         order = order[::-1] if options.reverse else order
         length = math.isqrt(len(order) - 1) + 1 if options.recompute else len(order)
         self.chunks = [order[i : i + length] for i in range(0, len(order), length)]
-        is_fast_tanh = options.nonlinearity == "tanh" and options.rule == "fast"
+        served = options.nonlinearity == "tanh" and options.rule in kernel.RULES
         on_cpu = self.x_mean.device.type == "cpu"
-        self.kernel = kernel.load(self.x_mean.dtype) if is_fast_tanh and on_cpu else None
+        self.kernel = kernel.load(self.x_mean.dtype) if served and on_cpu else None
 
     def masked(self, mean: Tensor, var: Tensor | None) -> Tensor:
         """u: the variance of hidden units after the mask."""
@@ -193,6 +193,7 @@ class Walk:
         if self.kernel is not None:
             arguments = kernel.Forward(
                 self.units,
+                kernel.RULES[self.options.rule],
                 *addresses(pre),
                 *addresses(recurrent),
                 self.bias.data_ptr(),
