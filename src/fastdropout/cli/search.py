@@ -178,7 +178,7 @@ def _new(
 
 
 def _finish(work: Search) -> int:
-    """Write the report and say what came out; the test split is looked at here, and only for the best."""
+    """Write the report and say what came out; of all test figures, that of the best alone is shown."""
     from fastdropout.cli.screen import console
     from fastdropout.study.search.report import nll_on_test, write_search_report
 
