@@ -150,12 +150,14 @@ class _Gradients:
         rows = walk.rows(steps)
         gradient = buffers.empty(pre, *pre.shape)
         pull = self._pull(rows, pre, state[0, walk.own(steps)], gradient)
-        blocks = gradient.split([walk.sizes[t] for t in sorted(steps)], 1)
+        inside = sorted(steps)
+        parts = gradient.split([walk.sizes[t] for t in inside], 1)
+        blocks = dict(zip(inside, parts, strict=True))
         for t in reversed(steps):
             size, common = walk.sizes[t], walk.neighbour(t, -1)
             pull(walk.starts[t] - rows.start, size, walk.neighbour(t, 1))
             entering = self.entering if size == full else self.entering[:, :size]
-            torch.bmm(blocks[t - min(steps)], walk.weights, out=entering)
+            torch.bmm(blocks[t], walk.weights, out=entering)
             if common < size:  # pieces that begin here
                 self.beginning[:, common:size] = entering[:, common:]
         w_hh = torch.bmm(gradient.transpose(1, 2), walk.all_entering(steps, state))

@@ -69,7 +69,8 @@ class Walk:
 
     def rows(self, steps: range) -> slice:
         """The rows of a chunk in the outputs."""
-        return slice(self.starts[min(steps)], self.starts[max(steps) + 1])
+        first, last = sorted((steps[0], steps[-1]))
+        return slice(self.starts[first], self.starts[last + 1])
 
     def neighbour(self, t: int, way: int) -> int:
         """The number of pieces that step t shares with the step walked before (-1) or after (+1) it."""
