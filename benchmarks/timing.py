@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-QUICK = 0.5
-"""Seconds below which a contestant runs three times a round: what is short is shaken more by the machine."""
+QUICK = 1.0
+"""Seconds below which a contestant runs `PASSES` times a round: what is short is shaken more."""
+PASSES = 5
 
 Name = TypeVar("Name")
 
@@ -20,9 +21,10 @@ def medians(
     first = {name: _seconds(run) for name, run in contestants.items()}
     times: dict[Name, list[float]] = {name: [] for name, seconds in first.items() if seconds <= patience}
     for _ in range(rounds):
-        for name, values in times.items():
-            for _ in range(3 if first[name] < QUICK else 1):
-                values.append(_seconds(contestants[name]))
+        for number in range(PASSES):
+            for name, values in times.items():
+                if number == 0 or first[name] < QUICK:
+                    values.append(_seconds(contestants[name]))
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -99,7 +99,14 @@ _BEST: dict[str, dict[str, Any]] = {
         "transpose": 0,
         "epochs": 60,
     },
-    "jsb-chorales": {"hidden": 400, "batch": 32, "transpose": 0, "epochs": 130},
+    "jsb-chorales": {
+        "hidden": 100,
+        "batch": 16,
+        "rule": "paper",
+        "noise_hidden": 0.0,
+        "transpose": 0,
+        "epochs": 100,
+    },
     "bach": {"hidden": 400, "batch": 16, "epochs": 300},
 }
 
