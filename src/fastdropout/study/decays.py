@@ -113,4 +113,4 @@ def caption(values: Values) -> str:
     return " ".join(text)
 
 
-EXHIBIT = Exhibit("weight-decay", "The weight decay that fast dropout amounts to", 25, measure, draw, caption)
+EXHIBIT = Exhibit("weight-decay", "The weight decay that fast dropout amounts to", 5, measure, draw, caption)

@@ -116,4 +116,4 @@ def caption(values: Values) -> str:
     )
 
 
-EXHIBIT = Exhibit("fields", "Mean and variance of one output unit", 3, measure, draw, caption)
+EXHIBIT = Exhibit("fields", "Mean and variance of one output unit", 5, measure, draw, caption)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,7 +151,7 @@ def make_all(
             progress((start + exhibit.cost * min(done, 1.0)) / total, f"{exhibit.title}: {text}")
 
     shop = Workshop(quick, tell)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _one_thread():
         torch.manual_seed(0)
         for exhibit in shown:
             at.append((before, exhibit))
@@ -163,6 +164,17 @@ def make_all(
     if progress is not None:
         progress(1.0, "done")
     return written
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """All networks are small: two threads take as long on idle cores, and much longer on busy ones."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load(path: str | os.PathLike[str]) -> Values:

@@ -115,4 +115,4 @@ def verdict(seen: dict[str, tuple[float, int, float, float]], first: float) -> s
     return f"{text}{'; '.join(ours)}."
 
 
-EXHIBIT = Exhibit("spectral-radius", "Spectral radius over training", 240, measure, draw, caption)
+EXHIBIT = Exhibit("spectral-radius", "Spectral radius over training", 190, measure, draw, caption)

@@ -250,7 +250,7 @@ def caption_over_time(values: Values) -> str:
 
 
 MOMENTS = Exhibit(
-    "truth", "Predicted moments against masks", 45, measure_moments, draw_moments, caption_moments
+    "truth", "Predicted moments against masks", 25, measure_moments, draw_moments, caption_moments
 )
 OVER_TIME = Exhibit(
     "truth-over-time", "The variance over time", 3, measure_over_time, draw_over_time, caption_over_time
