@@ -177,7 +177,7 @@ MISTAKES = {
     "generate {run} --temperature -1 -o {empty}/s.mid": "temperature",
     "generate {run} --frames 0 -o {empty}/s.mid": "frames must lie in",
     "trian": "trian",
-    "evaluate": "requires an argument",
+    "evaluate": "give a run folder or --model NAME",
     "evaluate {run} --split tset": "tset",
     "evaluate {run} --which first": "first",
 }
