@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
+import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -92,3 +94,19 @@ def lock_file(file: IO[bytes]) -> None:
 def _with_path(error: OSError, path: Path) -> OSError:
     """Return the same error of the same class naming `path`: ENOSPC from `write` names no file at all."""
     return OSError(error.errno, error.strerror or str(error), str(path)) if error.errno else error
+
+
+def new_folder(root: str | os.PathLike[str], what: str) -> Path:
+    """Make `root`/<what>-<date>-<n>, with the first n that nobody has."""
+    root = Path(root)
+    label = re.sub(r"[^\w.-]+", "-", what).strip("-.")[:60] or "run"
+    stem = f"{label}-{datetime.date.today().isoformat()}"
+    root.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        path = root / f"{stem}-{number}"
+        try:
+            path.mkdir()  # Fails if it is there, so that two processes never get the same.
+            return path
+        except FileExistsError:
+            number += 1

@@ -16,7 +16,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 
 from fastdropout.data.rolls import Corpus
 from fastdropout.errors import ConfigError, RunError
-from fastdropout.files import append_line, lock_file, write_atomic
+from fastdropout.files import append_line, lock_file, new_folder, write_atomic
 from fastdropout.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastdropout.training.config import Config
 from fastdropout.training.fitting import Record
@@ -166,7 +165,7 @@ def create_run(
     command: Sequence[str] = (),
 ) -> Run:
     """Make a new run folder: `out`, or `root`/<corpus>-<date>-<n>."""
-    path = _new_folder(Path(root), corpus.name) if out is None else Path(out)
+    path = new_folder(root, corpus.name) if out is None else Path(out)
     if out is not None:
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -192,20 +191,6 @@ def create_run(
     # Last: a folder that has it can be resumed.
     write_atomic(path / "config.toml", to_toml(config).encode())
     return Run(path)
-
-
-def _new_folder(root: Path, corpus: str) -> Path:
-    label = re.sub(r"[^\w.-]+", "-", corpus).strip("-.")[:60] or "run"
-    stem = f"{label}-{datetime.date.today().isoformat()}"
-    root.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while True:
-        path = root / f"{stem}-{number}"
-        try:
-            path.mkdir()  # Fails if it is there, so that two processes never get the same.
-            return path
-        except FileExistsError:
-            number += 1
 
 
 def _read_json(path: Path) -> dict[str, Any]:

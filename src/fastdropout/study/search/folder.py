@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import re
 import secrets
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from fastdropout.errors import ConfigError, RunError
-from fastdropout.files import write_atomic
+from fastdropout.files import new_folder, write_atomic
 
 
 class Settings(BaseModel):
@@ -95,7 +93,7 @@ def create_folder(
     settings: Settings, out: str | os.PathLike[str] | None = None, root: str | os.PathLike[str] = "searches"
 ) -> SearchFolder:
     """Make a new search folder: `out`, or `root`/<corpus>-<date>-<n>."""
-    path = _new(Path(root), settings.corpus) if out is None else Path(out)
+    path = new_folder(root, Path(settings.corpus).name) if out is None else Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path}: is not empty; choose another folder, or fastdropout search --resume {path}")
     path.mkdir(parents=True, exist_ok=True)
@@ -117,16 +115,3 @@ def without_password(url: str) -> str:
 
 def _write(path: Path, settings: Settings) -> None:
     write_atomic(path / "search.json", (settings.model_dump_json(indent=1) + "\n").encode())
-
-
-def _new(root: Path, corpus: str) -> Path:
-    label = re.sub(r"[^\w.-]+", "-", Path(corpus).name).strip("-.")[:60] or "search"
-    stem, number = f"{label}-{datetime.date.today().isoformat()}", 1
-    root.mkdir(parents=True, exist_ok=True)
-    while True:
-        path = root / f"{stem}-{number}"
-        try:
-            path.mkdir()  # Fails if it is there, so that two processes never get the same.
-            return path
-        except FileExistsError:
-            number += 1
