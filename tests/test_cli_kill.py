@@ -6,11 +6,9 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 import torch
 
-from fastdropout.data.midi import write_midi
 from fastdropout.training import Run, load_checkpoint
 
 PROGRAM = """
@@ -34,15 +32,6 @@ if len(sys.argv) == 3:
 else:
     resume(out, save_every=0, watch=tell)
 """
-
-
-@pytest.fixture(scope="module")
-def midis(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("midi")
-    for number in range(12):
-        roll = (np.random.default_rng(number).random((50 + number, 88)) < 0.04).astype(np.uint8)
-        write_midi(roll, folder / f"{number}.mid")
-    return folder
 
 
 def start(*words):
