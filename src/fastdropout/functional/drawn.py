@@ -13,8 +13,6 @@ All that lies outside the loop (the input's products, the squares of the weights
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +22,7 @@ from torch import Tensor
 
 from fastdropout.functional import propagate
 from fastdropout.functional.recurrence import Method, Nonlinearity, affine, unit_noise
+from fastdropout.functional.steps import Steps
 from fastdropout.moments import Moments
 
 
@@ -45,62 +44,50 @@ def drawn_layer(
     """`recurrence.layer` under a method that draws; returns the outputs and the last ones."""
     given = affine(x, w_ih, bias, drop_input, method)
     added = unit_noise(noise, sizes, w_hh, method)
-    order = range(len(sizes))[::-1] if reverse else range(len(sizes))
     keep = 1 - drop_hidden
+    steps = _DrawnSteps(
+        tuple(sizes), reverse, method == "gaussian", nonlinearity == "tanh", keep * drop_hidden
+    )
     draws: Tensor | None
     if method == "gaussian":
         pre, weights = torch.stack([given.mean, given.var]), torch.stack([keep * w_hh, w_hh**2])
         first = torch.stack([h_0.mean, propagate.dropout(h_0, drop_hidden).var])
-        draws = _draw(torch.randn, sizes, order, w_hh)
+        draws = _draw(torch.randn, steps, w_hh)
     else:
         pre, weights, first = given.mean[None], w_hh[None], h_0.mean[None]
-        draws = (_draw(torch.rand, sizes, order, w_hh) >= drop_hidden).to(x.dtype) if drop_hidden else None
-    steps = _Steps(tuple(sizes), order, method == "gaussian", nonlinearity == "tanh", keep * drop_hidden)
+        draws = (_draw(torch.rand, steps, w_hh) >= drop_hidden).to(x.dtype) if drop_hidden else None
     h, last = _Loop.apply(pre, first, weights, draws, None if added is None else added.mean, steps)
     return Moments.certain(h), Moments.certain(last)
 
 
-def _draw(kind: Callable[..., Tensor], sizes: Sequence[int], order: range, like: Tensor) -> Tensor:
+def _draw(kind: Callable[..., Tensor], steps: Steps, like: Tensor) -> Tensor:
     """Drawn in the order in which the steps are walked, laid out in the order of the rows."""
-    steps = [kind(sizes[t], len(like), dtype=like.dtype, device=like.device) for t in order]
-    return torch.cat(steps[:: order.step])
+    drawn = [kind(steps.sizes[t], len(like), dtype=like.dtype, device=like.device) for t in steps.order]
+    return torch.cat(drawn[:: steps.order.step])
 
 
 @dataclass(frozen=True)
-class _Steps:
-    """What is not a tensor, and how the rows of the steps lie."""
+class _DrawnSteps(Steps):
+    """With what the loop needs beside tensors."""
 
-    sizes: tuple[int, ...]
-    order: range
     gaussian: bool
     tanh: bool
     spread: float
     """keep drop"""
-
-    @functools.cached_property
-    def rows(self) -> list[slice]:
-        """Of each step."""
-        ends = list(itertools.accumulate(self.sizes))
-        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
-
-    def common(self, t: int, way: int) -> int:
-        """The number of pieces that step t shares with the step walked before (-1) or after (+1) it."""
-        other = t + way * self.order.step
-        return min(self.sizes[t], self.sizes[other]) if 0 <= other < len(self.sizes) else 0
 
     def entering(self, t: int, h: Tensor, first: Tensor, draws: Tensor | None) -> Tensor:
         """e_t, (k, pieces, units): from the step before, and for pieces that begin, from `first`."""
         common, size = self.common(t, -1), self.sizes[t]
         e = first[:, common:size]
         if common:
-            before = h[self.rows[t - self.order.step]][:common]
+            before = h[self.rows(self.before(t))][:common]
             e_before = torch.stack([before, self.spread * before**2]) if self.gaussian else before[None]
             e = e_before if common == size else torch.cat([e_before, e], 1)
-        return e if self.gaussian or draws is None else e * draws[self.rows[t]]
+        return e if self.gaussian or draws is None else e * draws[self.rows(t)]
 
     def last(self, h: Tensor) -> Tensor:
         """The last h of each piece."""
-        ends = [h[self.rows[t]][self.common(t, 1) :] for t in reversed(self.order)]
+        ends = [h[self.rows(t)][self.common(t, 1) :] for t in reversed(self.order)]
         return torch.cat([end for end in ends if len(end)])
 
 
@@ -110,13 +97,18 @@ def _product(e: Tensor, weights: Tensor) -> Tensor:
 
 
 def _replay(
-    pre: Tensor, first: Tensor, weights: Tensor, draws: Tensor | None, added: Tensor | None, steps: _Steps
+    pre: Tensor,
+    first: Tensor,
+    weights: Tensor,
+    draws: Tensor | None,
+    added: Tensor | None,
+    steps: _DrawnSteps,
 ) -> tuple[Tensor, Tensor]:
     """The loop as autograd can differentiate it again and again."""
     turned = weights.transpose(1, 2)
     h = torch.zeros_like(pre[0])
     for t in steps.order:
-        rows = steps.rows[t]
+        rows = steps.rows(t)
         a = pre[:, rows] + _product(steps.entering(t, h, first, draws), turned)
         z = a[0] + _std(a[1]) * draws[rows] if steps.gaussian else a[0]  # type: ignore[index]
         y = torch.tanh(z) if steps.tanh else torch.relu(z)
@@ -138,7 +130,7 @@ class _Loop(torch.autograd.Function):
         h, turned = torch.empty_like(pre[0]), weights.transpose(1, 2).contiguous()
         std = torch.empty_like(h) if steps.gaussian else None
         for t in steps.order:
-            rows = steps.rows[t]
+            rows = steps.rows(t)
             a = _product(steps.entering(t, h, first, draws), turned).add_(pre[:, rows])
             if std is not None:
                 torch.sqrt(a[1], out=std[rows])
@@ -171,7 +163,7 @@ class _Loop(torch.autograd.Function):
         clean = h if added is None else h - added
         through = torch.ops.aten.tanh_backward if steps.tanh else _relu_backward
         for t in reversed(steps.order):
-            rows, size, common = steps.rows[t], steps.sizes[t], steps.common(t, -1)
+            rows, size, common = steps.rows(t), steps.sizes[t], steps.common(t, -1)
             going_on = steps.common(t, 1)
             g = grad[rows] + (
                 carried[:size] if going_on == size else _joined(carried, grad_last, going_on, size)

@@ -154,8 +154,8 @@ class _Gradients:
         parts = gradient.split([walk.sizes[t] for t in inside], 1)
         blocks = dict(zip(inside, parts, strict=True))
         for t in reversed(steps):
-            size, common = walk.sizes[t], walk.neighbour(t, -1)
-            pull(walk.starts[t] - rows.start, size, walk.neighbour(t, 1))
+            size, common = walk.sizes[t], walk.steps.common(t, -1)
+            pull(walk.starts[t] - rows.start, size, walk.steps.common(t, 1))
             entering = self.entering if size == full else self.entering[:, :size]
             torch.bmm(blocks[t], walk.weights, out=entering)
             if common < size:  # pieces that begin here

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fastdropout.functional import buffers, kernel
 from fastdropout.functional.recurrence import Nonlinearity, activate
+from fastdropout.functional.steps import Steps
 from fastdropout.functional.transfer import Rule
 from fastdropout.moments import moments
 
@@ -49,13 +50,11 @@ class Walk:
         if weights is None:
             torch.mul(self.w_hh, self.keep, out=self.weights[0])
             torch.mul(self.w_hh, self.w_hh, out=self.weights[1])
-        self.starts = [0]
-        for size in self.sizes:
-            self.starts.append(self.starts[-1] + size)
+        self.steps = Steps(options.sizes, options.reverse)
+        self.starts = self.steps.starts
         self.even = self.sizes[0] == self.sizes[-1]
         self.beginning = torch.stack([self.h_mean, self.masked(self.h_mean, self.h_var)])
-        order = range(len(self.sizes))
-        order = order[::-1] if options.reverse else order
+        order = self.steps.order
         length = math.isqrt(len(order) - 1) + 1 if options.recompute else len(order)
         self.chunks = [order[i : i + length] for i in range(0, len(order), length)]
         served = options.nonlinearity == "tanh" and options.rule in kernel.RULES
@@ -72,11 +71,6 @@ class Walk:
         first, last = sorted((steps[0], steps[-1]))
         return slice(self.starts[first], self.starts[last + 1])
 
-    def neighbour(self, t: int, way: int) -> int:
-        """The number of pieces that step t shares with the step walked before (-1) or after (+1) it."""
-        other = t - way if self.options.reverse else t + way
-        return min(self.sizes[t], self.sizes[other]) if 0 <= other < len(self.sizes) else 0
-
     @property
     def last_rows(self) -> Tensor | slice:
         """The row of the last step of each piece."""
@@ -85,7 +79,7 @@ class Walk:
         if self.even:
             return slice(self.starts[-2], self.starts[-1])
         ends = [
-            torch.arange(self.starts[t] + self.neighbour(t, 1), self.starts[t + 1])
+            torch.arange(self.starts[t] + self.steps.common(t, 1), self.starts[t + 1])
             for t in reversed(range(len(self.sizes)))
         ]
         return torch.cat(ends)
@@ -133,10 +127,10 @@ class Walk:
 
     def _enter(self, t: int, out: Tensor, mean: Tensor | None, var: Tensor) -> None:
         """What enters a chunk at its first step t: outputs of the step before, and pieces that begin."""
-        common = self.neighbour(t, -1)
+        common = self.steps.common(t, -1)
         if common:
             assert mean is not None
-            start = self.starts[t + 1 if self.options.reverse else t - 1]
+            start = self.starts[self.steps.before(t)]
             rows = slice(start, start + common)
             out[0, :common] = mean[rows]
             out[1, :common] = self.masked(mean[rows], var[rows])
@@ -155,8 +149,8 @@ class Walk:
         size, own = self.sizes[t], self.own(steps)
         if t == steps[0]:
             return state[:, own.stop :] if self.options.reverse else state[:, : own.start]
-        common = self.neighbour(t, -1)
-        before = self.starts[t + 1 if self.options.reverse else t - 1] - self.rows(steps).start + own.start
+        common = self.steps.common(t, -1)
+        before = self.starts[self.steps.before(t)] - self.rows(steps).start + own.start
         carried = state[:, before : before + common]
         return carried if common == size else torch.cat([carried, self.beginning[:, common:size]], 1)
 
