@@ -71,7 +71,9 @@ def test_all_faults_are_named_at_once():
     ("options", "part"),
     [
         ({"drop_output": 0.2, "propagate_output": False}, "drop_output must be 0"),
-        ({"nu": 200, "hidden": 200}, "nu must be below hidden (200)"),
+        ({"nu": 200, "hidden": 200}, "nu must be below hidden / members (200 / 1)"),
+        ({"nu": 15, "hidden": 30, "members": 2}, "nu must be below hidden / members (30 / 2)"),
+        ({"hidden": 200, "members": 3}, "hidden must be a multiple of members (3), got 200"),
         ({"weight_std": 0.1}, "weight_std is not used"),
         ({"steps_per_quarter": 4}, "steps_per_quarter is for folders"),
         ({"corpus": "nottingham", "steps_per_quarter": 4}, "steps_per_quarter is for folders"),

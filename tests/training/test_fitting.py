@@ -13,6 +13,7 @@ from fastdropout.training.fitting import _transposed, learning_rate
 VARIANTS = {
     "moments": {},
     "carry": {"carry": True, "transpose": 2},
+    "members": {"members": 3, "hidden": 18, "carry": True},
     "mask": {"method": "mask", "momentum": 0.9},
     "gaussian-noisy": {"method": "gaussian", "weight_noise": True, "averaging": 0.0},
     "transposed": {"transpose": 3, "score_first": True, "valid": "whole"},

@@ -14,7 +14,7 @@ from fastdropout.errors import RunError
 if TYPE_CHECKING:
     from fastdropout.data.rolls import Corpus
     from fastdropout.training.config import Config
-    from fastdropout.training.model import NoteRNN
+    from fastdropout.training.network import Network
 
 Split = Literal["train", "valid", "test"]
 Which = Literal["best", "last"]
@@ -227,7 +227,7 @@ def compare(run: Path, /, *more: Path, output: Annotated[Path | None, Parameter(
 
 def _network(
     run: Path | None, model: str | None, which: Which, data: Path | None
-) -> tuple[Config, NoteRNN, dict[str, Any]]:
+) -> tuple[Config, Network, dict[str, Any]]:
     """The network of a run or the published one, with what is published about it."""
     from fastdropout.training.options import make_config
     from fastdropout.training.published import load_model

@@ -13,14 +13,15 @@ from fastdropout.analysis import decompose
 from fastdropout.data.batches import Batch, batches
 from fastdropout.study.gallery import Exhibit, Theme, Values, Workshop
 from fastdropout.training.evaluation import frame_nll
-from fastdropout.training.model import NoteRNN, build_model
+from fastdropout.training.model import build_model
+from fastdropout.training.network import Network
 
 WEIGHTS = {"rnn.weight_ih_l0": "input", "rnn.weight_hh_l0": "recurrent", "out.weight": "output"}
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 EDGES = np.concatenate([-np.logspace(-1, -9, 41), np.logspace(-9, -1, 41)])
 
 
-def objective(model: NoteRNN, batch: Batch) -> torch.Tensor:
+def objective(model: Network, batch: Batch) -> torch.Tensor:
     """Nats per frame of a batch."""
     return frame_nll(model(batch.inputs)[0], batch.targets)[batch.mask].mean()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastdropout.training.config import Config
 from fastdropout.training.fitting import fit
-from fastdropout.training.model import NoteRNN
+from fastdropout.training.network import Network, NoteRNN
 from fastdropout.training.state import Data, new_state, prepare
 
 KINDS = ("fast dropout", "plain", "plain, gentle steps")
@@ -26,7 +26,7 @@ class Training:
     seed: int
     config: Config
     data: Data
-    model: NoteRNN
+    model: Network
     train: list[float] = field(default_factory=list)
     valid: list[float] = field(default_factory=list)
     radius: list[float] = field(default_factory=list)

@@ -16,7 +16,7 @@ from fastdropout.functional.recurrence import activate, affine
 from fastdropout.functional.transfer import RULES
 from fastdropout.moments import Moments, moments
 from fastdropout.study.gallery import Exhibit, Theme, Values, Workshop
-from fastdropout.training.model import NoteRNN
+from fastdropout.training.network import NoteRNN
 
 LAYERS = ("hidden", "output")
 
@@ -78,7 +78,7 @@ def _coarse(found: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _measure(shop: Workshop) -> dict[str, npt.NDArray[Any]]:
     """Moments over masks, by each rule, and what the true moments would predict if units were independent."""
     training = next(t for t in shop.trainings if t.kind == "fast dropout" and t.seed == 0)
-    model, corpus = training.model.eval(), training.data.corpus
+    model, corpus = training.model.eval().parts[0], training.data.corpus
     steps, masks, at_once = (12, 200, 100) if shop.quick else (200, 10_000, 250)
     frames = torch.from_numpy(np.concatenate(list(corpus.test))[:steps]).float()
     pre, post, logits = RunningMoments(), RunningMoments(), RunningMoments()

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from fastdropout.training.fitting import Record as Record
     from fastdropout.training.fitting import fit as fit
     from fastdropout.training.generation import generate as generate
-    from fastdropout.training.model import NoteRNN as NoteRNN
+    from fastdropout.training.network import Committee as Committee
+    from fastdropout.training.network import Network as Network
+    from fastdropout.training.network import NoteRNN as NoteRNN
     from fastdropout.training.options import make_config as make_config
     from fastdropout.training.options import read_config as read_config
     from fastdropout.training.options import to_toml as to_toml
@@ -48,7 +50,7 @@ _HOMES = {
     "evaluation": ("Calibration", "Evaluation", "evaluate"),
     "fitting": ("Progress", "Record", "fit"),
     "generation": ("generate",),
-    "model": ("NoteRNN",),
+    "network": ("Committee", "Network", "NoteRNN"),
     "options": ("make_config", "read_config", "to_toml"),
     "published": ("Published", "load_model", "published_models"),
     "run": ("Run",),

@@ -39,6 +39,9 @@ class Config(BaseModel):
 
     # network
     hidden: int = Field(200, ge=1, le=8192, description="hidden units")
+    members: int = Field(
+        1, ge=1, le=64, description="networks side by side that the hidden units are dealt to"
+    )
     drop_input: Drop = Field(0.2, description="drop probability of the inputs")
     drop_hidden: Drop = Field(0.5, description="drop probability from hidden to hidden")
     drop_output: Drop = Field(0.5, description="drop probability from hidden to output")
@@ -105,9 +108,14 @@ _RULES: tuple[_Rule, ...] = (
         "drop_output must be 0 where propagate_output is false (no noise enters), got {drop_output}",
     ),
     (
-        ("nu", "hidden"),
-        lambda nu, hidden: nu >= hidden,
-        "nu must be below hidden ({hidden}), or 0 for all connections, got {nu}",
+        ("hidden", "members"),
+        lambda hidden, members: hidden % members != 0,
+        "hidden must be a multiple of members ({members}), got {hidden}",
+    ),
+    (
+        ("nu", "hidden", "members"),
+        lambda nu, hidden, members: nu >= hidden // members,
+        "nu must be below hidden / members ({hidden} / {members}), or 0 for all connections, got {nu}",
     ),
     (
         ("weight_std", "weight_noise"),

@@ -16,7 +16,8 @@ from fastdropout.errors import RunError
 from fastdropout.training.config import Config
 from fastdropout.training.evaluation import Evaluation, evaluate
 from fastdropout.training.fitting import Progress, fit
-from fastdropout.training.model import NoteRNN, default_threads
+from fastdropout.training.model import default_threads
+from fastdropout.training.network import Network
 from fastdropout.training.run import Run, create_run
 from fastdropout.training.state import Data, State, load_corpus, new_state, prepare
 
@@ -109,7 +110,7 @@ def evaluate_run(
 
 
 def evaluate_model(
-    model: NoteRNN,
+    model: Network,
     config: Config,
     split: str = "test",
     *,
@@ -186,7 +187,7 @@ def _writer(run: Run, state: State) -> Any:
 
 def _settled(config: Config) -> Config:
     """With paths that hold wherever the run is gone on with, and the number of threads it began with."""
-    change: dict[str, Any] = {"threads": config.threads or default_threads(config.hidden)}
+    change: dict[str, Any] = {"threads": config.threads or default_threads(config)}
     if config.corpus not in NAMES and Path(config.corpus).expanduser().is_dir():
         change["corpus"] = str(Path(config.corpus).expanduser().resolve())
     if config.data is not None:
@@ -197,4 +198,4 @@ def _settled(config: Config) -> Config:
 def _set_torch(config: Config) -> None:
     # Before torch starts its threads, which take the setting of the thread that starts them.
     torch.set_flush_denormal(True)
-    torch.set_num_threads(config.threads or default_threads(config.hidden))
+    torch.set_num_threads(config.threads or default_threads(config))

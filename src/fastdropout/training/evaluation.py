@@ -17,7 +17,7 @@ from fastdropout.data.rolls import Roll
 from fastdropout.functional import expected_logit
 from fastdropout.functional.losses import bernoulli_nll, expected_bernoulli_nll
 from fastdropout.moments import Moments
-from fastdropout.training.model import NoteRNN
+from fastdropout.training.network import Network
 
 Loss = Literal["mean", "expected"]
 
@@ -28,9 +28,9 @@ WINDOW = 256
 
 
 def frame_nll(logits: Moments, targets: Tensor, loss: Loss = "mean") -> Tensor:
-    """Nats of each frame, summed over the keys: (steps, batch)."""
+    """Nats of each frame, summed over the keys: (steps, batch), in front of which members may stand."""
     elementwise = bernoulli_nll if loss == "mean" else expected_bernoulli_nll
-    return elementwise(logits, targets).sum(-1)
+    return elementwise(logits, targets.expand(logits.shape)).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: NoteRNN, pieces: Sequence[Roll], *, score_first: bool = False, loss: Loss = "mean"
+    model: Network, pieces: Sequence[Roll], *, score_first: bool = False, loss: Loss = "mean"
 ) -> Evaluation:
     """Run whole pieces through `model` in evaluation mode."""
     by_frame = [np.zeros(0, np.float32) for _ in pieces]
@@ -117,7 +117,7 @@ def evaluate(
 
 
 @torch.no_grad()
-def mean_nll(model: NoteRNN, batches: Iterable[Batch], loss: Loss = "mean") -> float:
+def mean_nll(model: Network, batches: Iterable[Batch], loss: Loss = "mean") -> float:
     """`nll_per_step` over batches, each row going on from the batch before unless it is fresh."""
     total, frames = 0.0, 0
     last: Moments | None = None
@@ -136,7 +136,7 @@ def carried(last: Moments | None, fresh: Tensor) -> Moments | None:
     return last.detach() * (~fresh).to(last.dtype)[None, :, None]
 
 
-def windows(model: NoteRNN, batch: Batch, steps: int = WINDOW) -> Iterator[tuple[Moments, Batch]]:
+def windows(model: Network, batch: Batch, steps: int = WINDOW) -> Iterator[tuple[Moments, Batch]]:
     """Run a batch of whole pieces a window at a time."""
     state: Moments | None = None
     for start in range(0, len(batch.inputs), steps):

@@ -121,15 +121,15 @@ def _update(state: State, data: Data, batch: Batch) -> None:
         nonlocal nll_sum, norm
         state.optimiser.zero_grad()
         logits, last = model(batch.inputs, first)
-        total = frame_nll(logits, batch.targets, config.loss)[batch.mask].sum()
-        objective = total / max(frames, 1)
+        total = frame_nll(logits, batch.targets, config.loss)[..., batch.mask].sum()
+        objective = total / max(frames, 1)  # A sum over members: each learns as if it were alone.
         if config.weight_noise:
             objective = objective + kl(model) / data.frames
         objective.backward()
         if config.weight_decay:
             _decay_weights(model, config.weight_decay)
         norm = float(clip_grad_norm_(model.parameters(), config.clip))
-        nll_sum = float(total.detach())
+        nll_sum = float(total.detach()) / config.members
         if not (math.isfinite(norm) and math.isfinite(nll_sum)):
             raise _Diverged
         state.carried = last.detach() if config.carry else None
@@ -208,10 +208,11 @@ def _end_epoch(state: State, valid: list[Batch], few: Batch, updates: int, begin
 
 def _radii(state: State) -> tuple[float | None, float | None]:
     """Spectral radius and variance radius of the recurrent weights that are evaluated."""
-    weight = state.evaluated.recurrent_weight.detach()
-    if not torch.isfinite(weight).all():
+    weights = [part.recurrent_weight.detach() for part in state.evaluated.parts]
+    if not all(torch.isfinite(weight).all() for weight in weights):
         return None, None
-    return init.spectral_radius(weight), init.variance_radius(weight, state.config.drop_hidden)
+    radius = max(init.spectral_radius(weight) for weight in weights)
+    return radius, max(init.variance_radius(weight, state.config.drop_hidden) for weight in weights)
 
 
 def _transposed(batch: Batch, config: Config, epoch: int) -> Batch:

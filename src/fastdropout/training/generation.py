@@ -9,14 +9,14 @@ from fastdropout.data.rolls import KEYS, Roll
 from fastdropout.functional import expected_logit
 from fastdropout.moments import Moments
 from fastdropout.training.evaluation import evaluating
-from fastdropout.training.model import NoteRNN
+from fastdropout.training.network import Network
 
 MAX_FRAMES = 100_000
 
 
 @torch.no_grad()
 def generate(
-    model: NoteRNN,
+    model: Network,
     frames: int = 64,
     *,
     prime: Roll | None = None,

@@ -18,7 +18,8 @@ import torch
 from fastdropout.errors import ConfigError, RunError
 from fastdropout.training.checkpoint import read_tensors, sha256, write_tensors
 from fastdropout.training.config import Config
-from fastdropout.training.model import NoteRNN, build_model
+from fastdropout.training.model import build_model
+from fastdropout.training.network import Network
 from fastdropout.training.options import make_config
 
 VERSION = 1
@@ -38,7 +39,7 @@ class Published:
     """A trained network and what is known about it."""
 
     name: str
-    model: NoteRNN
+    model: Network
     """In evaluation mode, with averaged weights if the training averaged."""
     config: Config
     about: dict[str, Any]
@@ -89,7 +90,7 @@ def load_model(name: str | os.PathLike[str]) -> Published:
     return Published(path.stem, model.requires_grad_(False).eval(), config, about)
 
 
-def save_model(path: str | os.PathLike[str], model: NoteRNN, config: Config, about: dict[str, Any]) -> None:
+def save_model(path: str | os.PathLike[str], model: Network, config: Config, about: dict[str, Any]) -> None:
     """Write a model; the folder of the data, which is the writer's own, is left out."""
     content = {
         "model_version": VERSION,

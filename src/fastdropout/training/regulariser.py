@@ -14,7 +14,7 @@ from fastdropout.functional import dropout, linear
 from fastdropout.functional.fused import fused_layer
 from fastdropout.moments import Moments, moments
 from fastdropout.training.evaluation import Loss, evaluating, frame_nll
-from fastdropout.training.model import NoteRNN
+from fastdropout.training.network import NoteRNN
 from fastdropout.training.state import State
 
 CHUNKS, STEPS = 4, 50
@@ -48,7 +48,7 @@ def measure(state: State, batch: Batch) -> Regularisation | None:
     if state.config.method == "mask" or not batch.mask.any():
         return None
     with evaluating(state.evaluated):
-        decays = _decays(state.evaluated, batch, state.config.loss)
+        decays = torch.cat([_decays(part, batch, state.config.loss) for part in state.evaluated.parts])
     shares = Regimes.of(decays)
     if shares.zero == 1 or not torch.isfinite(decays).all():
         return None

@@ -27,7 +27,7 @@ from fastdropout.files import append_line, lock_file, new_folder, write_atomic
 from fastdropout.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastdropout.training.config import Config
 from fastdropout.training.fitting import Record
-from fastdropout.training.model import NoteRNN
+from fastdropout.training.network import Network
 from fastdropout.training.options import read_config, to_toml
 from fastdropout.training.state import State
 
@@ -96,7 +96,7 @@ class Run:
             raise RunError(f"{self.path}: has no {which} checkpoint yet; fastdropout resume {self.path}")
         return load_checkpoint(path)
 
-    def model(self, which: str = "best") -> NoteRNN:
+    def model(self, which: str = "best") -> Network:
         """The trained network in evaluation mode, with averaged weights if the run averages."""
         return self.checkpoint(which).state.evaluated.eval()
 

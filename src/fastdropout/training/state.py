@@ -18,13 +18,8 @@ from fastdropout.errors import DataError
 from fastdropout.moments import Moments
 from fastdropout.optim import RMSprop
 from fastdropout.training.config import Config
-from fastdropout.training.model import (
-    NoteRNN,
-    build_model,
-    build_optimiser,
-    default_threads,
-    initialise_model,
-)
+from fastdropout.training.model import build_model, build_optimiser, default_threads, initialise_model
+from fastdropout.training.network import Network
 
 
 @dataclass
@@ -53,9 +48,9 @@ class State:
     """What a training has come to. `fit` changes it; between two of its steps it may be saved."""
 
     config: Config
-    model: NoteRNN
+    model: Network
     optimiser: RMSprop
-    averaged: NoteRNN | None
+    averaged: Network | None
     """The averaged weights, as a network; None if `config.averaging` is 0."""
     rng: Tensor
     """The random state for what is drawn inside the network; torch's own is left alone."""
@@ -64,7 +59,7 @@ class State:
     counters: Counters = field(default_factory=Counters)
 
     @property
-    def evaluated(self) -> NoteRNN:
+    def evaluated(self) -> Network:
         """The network that is validated, tested and used: the averaged one where there is one."""
         return self.model if self.averaged is None else self.averaged
 
@@ -142,7 +137,7 @@ def new_state(config: Config, data: Data) -> State:
 def blank_state(config: Config) -> State:
     """A state of the right shapes and with no meaningful weights, to be filled."""
     if not config.threads:
-        config = config.model_copy(update={"threads": default_threads(config.hidden)})
+        config = config.model_copy(update={"threads": default_threads(config)})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = build_model(config)
