@@ -44,6 +44,7 @@ def test_what_diverged_is_not_chosen():
 @pytest.mark.parametrize("model", COMPARED)
 def test_compared_models_have_the_size_and_budget_of_best(model, corpus):
     best = dict(make_config({"preset": "best", "corpus": corpus}))
+    best |= {"hidden": best["hidden"] // best["members"], "members": 1}
     settings = table.candidates(model, corpus)
     assert len(settings) == 3
     configs = [dict(make_config({**options, "corpus": corpus})) for options in settings]
@@ -73,6 +74,7 @@ def test_every_option_is_a_regulariser_or_belongs_to_size_and_budget():
         "transpose",
         "valid",
         "hidden",
+        "members",
         "init_var",
         "init_var_input",
         "output_bias",
@@ -124,7 +126,7 @@ def test_ablations_change_one_thing():
             config = dict(make_config({**options, "corpus": "jsb-chorales"}))
             changed = {option for option in config if config[option] != best[option]}
             assert changed
-            assert changed <= table.ABLATIONS[name].keys()
+            assert changed <= {*table.ABLATIONS[name], "members", "hidden"}
             there += 1
     assert there >= 3
 
@@ -136,7 +138,7 @@ def test_budget_multiplies_epochs():
 
 
 def test_unknown_model():
-    with pytest.raises(ConfigError, match=r"plain, paper, best, .* got 'lstm'"):
+    with pytest.raises(ConfigError, match=r"plain, paper, single, best, .* got 'lstm'"):
         table.candidates("lstm", "bach")
 
 

@@ -42,9 +42,9 @@ def reproduce(
     corpora
         piano-midi, nottingham, musedata, jsb-chorales, bach [those of the four that are there, else bach]
     models
-        some of plain,paper,best,output-dropout,weight-noise,weight-decay [all]
+        some of plain,paper,single,best,output-dropout,weight-noise,weight-decay [all]
     ablation
-        instead of these: best, and best without each of its ingredients in turn
+        instead of these: one member of best, and it without each of its ingredients in turn
     seeds
         seeds of the setting that was chosen
     quick
@@ -73,7 +73,7 @@ def reproduce(
     if seeds < 1 or not 0 < budget <= 100:
         raise ConfigError(f"seeds must be at least 1 and budget lie in (0, 100], got {seeds} and {budget:g}")
     chosen = _corpora(corpora, data, quick)
-    names = models.split(",") if models else ["best", *ABLATIONS] if ablation else list(MODELS)
+    names = models.split(",") if models else ["single", "best", *ABLATIONS] if ablation else list(MODELS)
     out = Path("runs/quick" if quick else "runs/table") if out is None else out
     results = out if results is None else results
     board, kept = Board(), set[Key]()

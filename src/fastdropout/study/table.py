@@ -57,6 +57,7 @@ version has the second only."""
 MODELS = {
     "plain": "plain RNN",
     "paper": "FD-RNN, the paper's settings",
+    "single": "FD-RNN, ours, one member",
     "best": "FD-RNN, ours",
     "output-dropout": "dropout masks, hidden to output",
     "weight-noise": "adaptive weight noise",
@@ -64,6 +65,7 @@ MODELS = {
 }
 
 ABLATIONS: dict[str, dict[str, Any]] = {
+    "one-wide-network": {"members": 1},
     "without-averaging": {"averaging": 0.0},
     "without-schedule": {"schedule": "none"},
     "without-added-noise": {"noise_hidden": 0.0},
@@ -81,10 +83,10 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "paper-output-bias": {"output_bias": -0.8},
     "dense-recurrence": {"nu": 0},
 }
-"""One ingredient of `best` taken away or put back to the ordinary."""
+"""One ingredient of `single` taken away or put back to the ordinary; of `best`, its members."""
 
 QUICK = {"hidden": 100, "nu": 15, "batch": 16, "chunk": 100, "epochs": 50, "patience": 0, "threads": 1}
-"""The size and budget of a small version, for all models alike."""
+"""The size, of a member, and budget of a small version, for all models alike."""
 
 
 @dataclass(frozen=True)
@@ -124,23 +126,27 @@ class Cell:
 def candidates(model: str, corpus: str, *, budget: float = 1.0, quick: bool = False) -> list[dict[str, Any]]:
     """The settings of a model that valid chooses from, as options for `make_config`; one if `quick`.
 
-    `paper` and `best` are what their presets say. The others take size, batch, epochs, schedule, averaging
-    and initial weights from `best`, so that only the regulariser and the steps differ. `budget` multiplies
-    the epochs.
+    `paper` and `best` are what their presets say, and `single` is one of the members of `best`. The others
+    take size, batch, epochs, schedule, averaging and initial weights from `single`, so that only the
+    regulariser and the steps differ. `budget` multiplies the epochs.
 
     >>> [options["drop_output"] for options in candidates("output-dropout", "jsb-chorales")]
     [0.5, 0.2, 0.5]
     """
     best = dict(make_config({"preset": "best", "corpus": corpus}))
+    count = best["members"]
+    one = {"members": 1, "hidden": best["hidden"] // count} if count > 1 else {}
     if model in ("paper", "best"):
         found: list[dict[str, Any]] = [{"preset": model}]
+    elif model == "single":
+        found = [{"preset": "best", **one}] if one else []
     elif model in _COMPARED:
         plain = {name: value for name, value in NO_REGULARISER.items() if best[name] != value}
         settings = _COMPARED[model][1:2] if quick else _COMPARED[model]
-        found = [{"preset": "best", **plain, **options} for options in settings]
+        found = [{"preset": "best", **one, **plain, **options} for options in settings]
     elif model in ABLATIONS:
         changed = {name: value for name, value in ABLATIONS[model].items() if best[name] != value}
-        found = [{"preset": "best", **changed}] if changed else []
+        found = [{"preset": "best", **({} if "members" in changed else one), **changed}] if changed else []
     else:
         raise ConfigError(f"a model must be one of {', '.join((*MODELS, *ABLATIONS))}, got {model!r}")
     return [_scaled(options, corpus, budget, quick) for options in found]
@@ -198,7 +204,7 @@ def train_command(corpus: str, options: Mapping[str, Any]) -> str:
 def _scaled(options: dict[str, Any], corpus: str, budget: float, quick: bool) -> dict[str, Any]:
     config = make_config({**options, "corpus": corpus})
     if quick:
-        options = {**options, **QUICK}
+        options = {**options, **QUICK, "hidden": QUICK["hidden"] * config.members}
     elif budget != 1:
         options = {**options, "epochs": max(1, round(config.epochs * budget))}
     return options

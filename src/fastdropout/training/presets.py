@@ -107,7 +107,7 @@ _BEST: dict[str, dict[str, Any]] = {
         "transpose": 0,
         "epochs": 100,
     },
-    "bach": {"hidden": 400, "batch": 16, "epochs": 300},
+    "bach": {"hidden": 600, "members": 3},
 }
 
 
