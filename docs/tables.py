@@ -148,7 +148,7 @@ def table_1_runs() -> str:
 
 
 def ablation() -> str:
-    """One member of the best setting on JSB Chorales without each of its ingredients, means over the seeds."""
+    """One member of the best setting on JSB Chorales without each ingredient, means over the seeds."""
     rows: list[list[str]] = []
     base: list[float] = []
     for model in ("single", "best", *ABLATIONS):

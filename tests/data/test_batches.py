@@ -60,10 +60,14 @@ def scored(epoch):
 FIRST = {(number, 0) for number in range(len(LENGTHS))}
 
 
+pads = pytest.mark.parametrize("pad", ["front", "end"])
+
+
+@pads
 @pytest.mark.parametrize("score_first", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_chunks_lose_the_frame_at_each_border(batch_size, score_first):
-    cut = chunks(PIECES, 10, score_first=score_first)
+def test_chunks_lose_the_frame_at_each_border(batch_size, score_first, pad):
+    cut = chunks(PIECES, 10, score_first=score_first, pad=pad)
     counts = scored(batches(cut, batch_size, np.random.default_rng(0)))
     # The zeros before a piece move its borders by one.
     borders = {(n, s) for n, s in ALL if (s + score_first) % 10 == 0}
@@ -75,23 +79,25 @@ def test_chunks_lose_the_frame_at_each_border(batch_size, score_first):
 
 @pytest.mark.parametrize("score_first", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 100])
-@pytest.mark.parametrize("whole", [False, True])
-def test_carry_and_whole_pieces_score_every_frame_once(batch_size, score_first, whole):
-    if whole:
+@pytest.mark.parametrize("pad", [None, "front", "end"])
+def test_carry_and_whole_pieces_score_every_frame_once(batch_size, score_first, pad):
+    if pad is None:
         epoch = whole_pieces(PIECES, batch_size, score_first=score_first)
     else:
-        cut = chunks(PIECES, 10, carry=True, score_first=score_first)
+        cut = chunks(PIECES, 10, carry=True, score_first=score_first, pad=pad)
         epoch = batches(cut, batch_size, np.random.default_rng(0))
     counts = scored(epoch)
     assert set(counts) == (ALL if score_first else ALL - FIRST)
     assert set(counts.values()) == {1}
 
 
-def test_zeros_stand_in_front():
-    cut = chunks([PIECES[0]], 10)
-    (batch,) = batches(cut, 1)
+def test_zeros_stand_in_front_or_at_the_end():
+    (batch,) = batches(chunks([PIECES[0]], 10), 1)
     assert [identify(frame) for frame in batch.inputs[:, 0]] == [None] * 3 + [(0, s) for s in range(6)]
     assert batch.mask[:, 0].tolist() == [False] * 3 + [True] * 6
+    (batch,) = batches(chunks([PIECES[0]], 10, pad="end"), 1)
+    assert [identify(frame) for frame in batch.inputs[:, 0]] == [(0, s) for s in range(7)] + [None] * 2
+    assert batch.mask[:, 0].tolist() == [True] * 6 + [False] * 3
 
 
 def test_a_piece_as_long_as_a_chunk_has_no_padding():
@@ -101,10 +107,11 @@ def test_a_piece_as_long_as_a_chunk_has_no_padding():
     assert batch.mask.all()
 
 
+@pads
 @pytest.mark.parametrize("score_first", [False, True])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_carried_rows_go_on_where_they_stopped(score_first, shuffled):
-    cut = chunks(PIECES, 10, carry=True, score_first=score_first)
+def test_carried_rows_go_on_where_they_stopped(score_first, shuffled, pad):
+    cut = chunks(PIECES, 10, carry=True, score_first=score_first, pad=pad)
     rng = np.random.default_rng(1) if shuffled else None
     last = {}
     started = Counter()
@@ -119,7 +126,7 @@ def test_carried_rows_go_on_where_they_stopped(score_first, shuffled):
                 # Nothing real was left out before: the chunk starts with padding or the piece itself.
                 assert first_input in (None, (number, 0))
             else:
-                assert batch.mask[:, row].all()
+                assert batch.mask[0, row]
                 assert first_input == last[row]
             last[row] = identify(batch.targets[-1, row])
     assert set(started.values()) == {1}
@@ -203,19 +210,21 @@ def test_batched_evaluation_equals_one_piece_after_the_other(score_first):
     assert sum(x for x, _ in together) == pytest.approx(sum(x for x, _ in alone), rel=1e-6)
 
 
-def test_carrying_the_state_equals_reading_the_piece_in_one_go():
+@pytest.mark.parametrize(("steps", "pad"), [(41, "front"), (41, "end"), (44, "end")])
+def test_carrying_the_state_equals_reading_the_piece_in_one_go(steps, pad):
     torch.manual_seed(0)
     network = torch.nn.RNN(88, 90)
-    whole = piece(3, 41)  # Forty predictions: no padding, whose zeros would move the state.
+    # Forty predictions have no padding, whose zeros in front would move the state.
+    whole = piece(3, steps)
     with torch.no_grad():
         (batch,) = whole_pieces([whole])
         expected, _ = network(batch.inputs)
         state, parts = None, []
-        for part in batches(chunks([whole], 10, carry=True), 1):
+        for part in batches(chunks([whole], 10, carry=True, pad=pad), 1):
             state = None if part.fresh.all() else state
             out, state = network(part.inputs, state)
             parts.append(out)
-    torch.testing.assert_close(torch.cat(parts), expected)
+    torch.testing.assert_close(torch.cat(parts)[: steps - 1], expected)
 
 
 def test_bad_sizes_are_refused():

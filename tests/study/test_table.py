@@ -69,7 +69,7 @@ def test_output_dropout_draws_masks_on_the_output_only():
 
 def test_every_option_is_a_regulariser_or_belongs_to_size_and_budget():
     """A new option of a configuration wants a decision: has the plain RNN it, or not?"""
-    kept = {"corpus", "data", "steps_per_quarter", "pieces", "chunk", "carry", "score_first", "batch"}
+    kept = {"corpus", "data", "steps_per_quarter", "pieces", "chunk", "pad", "carry", "score_first", "batch"}
     kept |= {
         "transpose",
         "valid",

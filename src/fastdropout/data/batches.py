@@ -2,13 +2,13 @@
 
 A network reads frame t and predicts frame t + 1: inputs are `x[:-1]`, targets `x[1:]`. What is scored:
 
-- **chunks** (training): a piece is cut into chunks of 100 frames; a shorter rest gets zeros in front.
-  Each chunk stands alone, so its first frame is an input only: of 100 frames 99 are scored, and a rest
-  of one frame is lost.
+- **chunks** (training): a piece is cut into chunks of 100 frames; a shorter rest gets zeros in front, as in
+  the paper, or with `pad="end"` behind it, where no frame can notice them. Each chunk stands alone, so its
+  first frame is an input only: of 100 frames 99 are scored, and a rest of one frame is lost.
 - **chunks with `carry`** (truncated back-propagation): a chunk begins with the frame the last one ended
   with, and its row goes on from the state of the same row in the batch before, except where `fresh`.
-  Every frame but a piece's first is scored once. The zeros stand before the first chunk of a piece,
-  never between two.
+  Every frame but a piece's first is scored once. The zeros stand before the first chunk of a piece, or
+  behind the last, never between two.
 - **whole pieces** (evaluation): padded at the end, which no earlier frame can notice, so that the result
   is that of one piece after the other. Every frame but the first is scored.
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +77,12 @@ class Chunks:
 
 
 def chunks(
-    pieces: Sequence[Roll], length: int = 100, *, carry: bool = False, score_first: bool = False
+    pieces: Sequence[Roll],
+    length: int = 100,
+    *,
+    carry: bool = False,
+    score_first: bool = False,
+    pad: Literal["front", "end"] = "front",
 ) -> Chunks:
     """Cut pieces into chunks of `length` frames; with `carry` of `length` predictions, one frame more."""
     if length < 2:
@@ -86,18 +91,20 @@ def chunks(
     first = -1 if score_first else 0  # Frame -1 is the one of zeros.
     cut: list[tuple[int, int, int]] = []
     for number, piece in enumerate(pieces):
-        if carry:
+        if carry and pad == "front":
             ends = range(len(piece), first + 1, -length)
             cut += [(number, max(first, end - window), end) for end in reversed(ends)]
         else:
             starts = range(first, len(piece) - 1, length)
-            cut += [(number, start, min(start + length, len(piece))) for start in starts]
+            cut += [(number, start, min(start + window, len(piece))) for start in starts]
     frames = np.zeros((len(cut), window, KEYS), np.uint8)
     scored = np.zeros((len(cut), window - 1), np.bool_)
     for row, (number, start, end) in enumerate(cut):
         real = pieces[number][max(start, 0) : end]
-        frames[row, window - len(real) :] = real
-        scored[row, window - (end - start) :] = True
+        at = window - (end - start) if pad == "front" else 0
+        silence = max(-start, 0)  # The frame of zeros before a piece whose first frame is scored.
+        frames[row, at + silence : at + silence + len(real)] = real
+        scored[row, at : at + end - start - 1] = True
     return Chunks(frames, scored, np.array([number for number, _, _ in cut], np.int64), carry)
 
 

@@ -31,6 +31,9 @@ class Config(BaseModel):
     steps_per_quarter: int | None = Field(None, ge=1, le=48, description="frames a quarter of MIDI files [2]")
     pieces: int = Field(0, ge=0, description="use only the first pieces of each split; 0 for all")
     chunk: int = Field(100, ge=2, le=100_000, description="frames of a chunk")
+    pad: Literal["front", "end"] = Field(
+        "front", description="where short chunks get zeros; the paper: front"
+    )
     carry: bool = Field(False, description="carry the state from chunk to chunk (truncated BPTT)")
     score_first: bool = Field(False, description="score the first frame of a piece too")
     batch: int = Field(16, ge=1, le=65_536, description="chunks of a batch")

@@ -32,9 +32,13 @@ class Regularisation:
 
 
 def sample(train: Chunks) -> Batch:
-    """The ends of a few chunks, the same at every epoch, far from each other, each from a state of zero."""
+    """A few chunks, the same at every epoch, far from each other, each from a state of zero.
+
+    Their ends, or where padding stands there, their beginnings.
+    """
     rows = np.unique(np.linspace(0, len(train) - 1, CHUNKS).round().astype(np.int64))
-    frames, scored = train.frames[rows, -STEPS - 1 :], train.scored[rows, -STEPS:]
+    at = max(0, train.steps - STEPS) if train.scored[:, -1].all() else 0
+    frames, scored = train.frames[rows, at : at + STEPS + 1], train.scored[rows, at : at + STEPS]
     return next(
         batches(replace(train, frames=frames, scored=scored, pieces=train.pieces[rows], carry=False), CHUNKS)
     )

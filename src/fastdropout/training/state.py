@@ -111,10 +111,14 @@ def load_corpus(config: Config, progress: object = None) -> Corpus:
 def prepare(config: Config, corpus: Corpus | None = None) -> Data:
     """Cut a corpus, by default the configuration's, into the chunks of a training."""
     corpus = load_corpus(config) if corpus is None else corpus
-    train = chunks(corpus.train, config.chunk, carry=config.carry, score_first=config.score_first)
-    valid: Chunks | Sequence[Roll] = corpus.valid
-    if config.valid == "chunks":
-        valid = chunks(corpus.valid, config.chunk, carry=config.carry, score_first=config.score_first)
+
+    def cut(pieces: Sequence[Roll]) -> Chunks:
+        return chunks(
+            pieces, config.chunk, carry=config.carry, score_first=config.score_first, pad=config.pad
+        )
+
+    train = cut(corpus.train)
+    valid = cut(corpus.valid) if config.valid == "chunks" else corpus.valid
     counts = np.zeros(KEYS, np.int64)
     for piece in corpus.train:
         counts += piece.sum(axis=0, dtype=np.int64)
