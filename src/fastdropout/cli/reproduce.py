@@ -24,6 +24,7 @@ def reproduce(
     models: str | None = None,
     ablation: bool = False,
     seeds: int = 1,
+    settings: int = 3,
     quick: bool = False,
     budget: float = 1.0,
     executor: str = "process",
@@ -47,6 +48,8 @@ def reproduce(
         instead of these: one member of best, and it without each of its ingredients in turn
     seeds
         seeds of the setting that was chosen
+    settings
+        of models that are compared with ours, from which valid chooses: 1 to 3
     quick
         a small version in minutes, on jsb-chorales or else bach: few units and epochs, one setting a model
     budget
@@ -68,10 +71,13 @@ def reproduce(
     from fastdropout.study.reproduce import reproduce as train_cells
     from fastdropout.study.results import Key, merge_results
     from fastdropout.study.search.executors import make_executor
-    from fastdropout.study.table import ABLATIONS, MODELS
+    from fastdropout.study.table import ABLATIONS, MODELS, SETTINGS
 
-    if seeds < 1 or not 0 < budget <= 100:
-        raise ConfigError(f"seeds must be at least 1 and budget lie in (0, 100], got {seeds} and {budget:g}")
+    if seeds < 1 or not 1 <= settings <= SETTINGS or not 0 < budget <= 100:
+        raise ConfigError(
+            f"seeds must be at least 1, settings lie in 1..{SETTINGS} and budget in (0, 100], "
+            f"got {seeds}, {settings} and {budget:g}"
+        )
     chosen = _corpora(corpora, data, quick)
     names = models.split(",") if models else ["single", "best", *ABLATIONS] if ablation else list(MODELS)
     out = Path("runs/quick" if quick else "runs/table") if out is None else out
@@ -83,7 +89,16 @@ def reproduce(
         _Screen() as show,
     ):
         for board in train_cells(
-            chosen, names, place, out=out, seeds=seeds, budget=budget, quick=quick, data=data, stop=stop
+            chosen,
+            names,
+            place,
+            out=out,
+            seeds=seeds,
+            settings=settings,
+            budget=budget,
+            quick=quick,
+            data=data,
+            stop=stop,
         ):
             show(board)
             new = [result for key, result in board.results.items() if key not in kept]

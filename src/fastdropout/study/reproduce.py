@@ -11,7 +11,7 @@ from fastdropout.errors import RunError
 from fastdropout.study.results import Result
 from fastdropout.study.search.executors import Executor
 from fastdropout.study.search.job import Job
-from fastdropout.study.table import Cell, Key, plan
+from fastdropout.study.table import SETTINGS, Cell, Key, plan
 from fastdropout.training.config import Config
 from fastdropout.training.run import Run
 
@@ -37,6 +37,7 @@ def reproduce(
     *,
     out: Path,
     seeds: int = 1,
+    settings: int = SETTINGS,
     budget: float = 1.0,
     quick: bool = False,
     data: Path | None = None,
@@ -49,7 +50,9 @@ def reproduce(
     board = Board()
     threads = 1 if executor.slots > 1 else 0
     while not stop():
-        board.cells = plan(corpora, models, seeds, board.results.values(), budget=budget, quick=quick)
+        board.cells = plan(
+            corpora, models, seeds, board.results.values(), settings=settings, budget=budget, quick=quick
+        )
         if _adopt_finished(board, out):
             continue  # What valid chose among them may be wanted with more seeds.
         done = board.running | board.results.keys() | board.failed.keys()

@@ -16,6 +16,8 @@ from fastdropout.training.config import Config
 from fastdropout.training.options import make_config
 
 CORPORA = tuple(CANONICAL)
+SETTINGS = 3
+"""Of a compared model, unless one says otherwise."""
 
 NO_REGULARISER: dict[str, Any] = {
     "drop_input": 0.0,
@@ -38,21 +40,20 @@ _GENTLE = {"lr": 0.0003, "momentum": 0.9}
 _MASKS = {"method": "mask"}
 
 _COMPARED: dict[str, tuple[dict[str, Any], ...]] = {
-    "plain": ({}, _STEADY, _GENTLE),
+    "plain": (_STEADY, _GENTLE, {}),
     "output-dropout": (
         {**_MASKS, "drop_output": 0.5, **_STEADY},
-        {**_MASKS, "drop_output": 0.2, **_STEADY},
         {**_MASKS, "drop_output": 0.5, **_GENTLE},
+        {**_MASKS, "drop_output": 0.2, **_STEADY},
     ),
     "weight-noise": (
         {"weight_noise": True},
-        {"weight_noise": True, "weight_std": 0.02, **_STEADY},
         {"weight_noise": True, **_STEADY},
+        {"weight_noise": True, "weight_std": 0.02, **_STEADY},
     ),
-    "weight-decay": tuple({"weight_decay": decay, **_STEADY} for decay in (1e-5, 1e-4, 1e-3)),
+    "weight-decay": tuple({"weight_decay": decay, **_STEADY} for decay in (1e-4, 1e-3, 1e-5)),
 }
-"""Beside those of `best` without its regulariser: three settings a model, of which valid chooses. A small
-version has the second only."""
+"""Beside those of `single` without its regulariser: settings of a model, of which valid chooses."""
 
 MODELS = {
     "plain": "plain RNN",
@@ -123,7 +124,9 @@ class Cell:
         return train_command(self.corpus, {**self.options, "seed": self.seed})
 
 
-def candidates(model: str, corpus: str, *, budget: float = 1.0, quick: bool = False) -> list[dict[str, Any]]:
+def candidates(
+    model: str, corpus: str, *, settings: int = SETTINGS, budget: float = 1.0, quick: bool = False
+) -> list[dict[str, Any]]:
     """The settings of a model that valid chooses from, as options for `make_config`; one if `quick`.
 
     `paper` and `best` are what their presets say, and `single` is one of the members of `best`. The others
@@ -131,7 +134,7 @@ def candidates(model: str, corpus: str, *, budget: float = 1.0, quick: bool = Fa
     regulariser and the steps differ. `budget` multiplies the epochs.
 
     >>> [options["drop_output"] for options in candidates("output-dropout", "jsb-chorales")]
-    [0.5, 0.2, 0.5]
+    [0.5, 0.5, 0.2]
     """
     best = dict(make_config({"preset": "best", "corpus": corpus}))
     count = best["members"]
@@ -142,8 +145,8 @@ def candidates(model: str, corpus: str, *, budget: float = 1.0, quick: bool = Fa
         found = [{"preset": "best", **one}] if one else []
     elif model in _COMPARED:
         plain = {name: value for name, value in NO_REGULARISER.items() if best[name] != value}
-        settings = _COMPARED[model][1:2] if quick else _COMPARED[model]
-        found = [{"preset": "best", **one, **plain, **options} for options in settings]
+        some = _COMPARED[model][: 1 if quick else settings]
+        found = [{"preset": "best", **one, **plain, **options} for options in some]
     elif model in ABLATIONS:
         changed = {name: value for name, value in ABLATIONS[model].items() if best[name] != value}
         found = [{"preset": "best", **({} if "members" in changed else one), **changed}] if changed else []
@@ -158,6 +161,7 @@ def plan(
     seeds: int,
     results: Iterable[Result],
     *,
+    settings: int = SETTINGS,
     budget: float = 1.0,
     quick: bool = False,
 ) -> list[Cell]:
@@ -169,14 +173,14 @@ def plan(
     cells = []
     for corpus in corpora:
         for model in models:
-            settings = candidates(model, corpus, budget=budget, quick=quick)
-            first = [Cell(corpus, model, n, 0, options, budget) for n, options in enumerate(settings, 1)]
+            some = candidates(model, corpus, settings=settings, budget=budget, quick=quick)
+            first = [Cell(corpus, model, n, 0, options, budget) for n, options in enumerate(some, 1)]
             cells += first
             keys = {cell.key for cell in first}
             known = [result for result in results if result.key in keys]
             best = chosen(known)
             if best is not None and len(known) == len(first):
-                options = settings[best.candidate - 1]
+                options = some[best.candidate - 1]
                 cells += [
                     Cell(corpus, model, best.candidate, seed, options, budget) for seed in range(1, seeds)
                 ]
