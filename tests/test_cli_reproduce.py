@@ -59,7 +59,7 @@ def test_two_at_a_time_with_results_elsewhere(tmp_path, capsys):
         (["musedata"], "musedata is not shipped: name its folder by --data DIR"),
         (["bach", "--models", "plain,lstm"], "a model must be one of plain, paper, "),
         (["bach", "--seeds", "0"], "seeds must be at least 1"),
-        (["bach", "--budget", "0"], "budget lie in (0, 100]"),
+        (["bach", "--budget", "0"], "budget in (0, 100]"),
         (["bach", "--executor", "slurm"], "executor must be one of serial, process, ray, got 'slurm'"),
         (["bach", "--workers", "0"], "workers must be at least 1"),
     ],
