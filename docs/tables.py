@@ -182,6 +182,17 @@ def models() -> str:
     return table(head, rows or [["–"] * len(head)])
 
 
+def explored() -> str:
+    """The trainings that settings were chosen from, the best first."""
+    found = read_results(ROOT / "results" / "explored.json")
+    found = sorted(found, key=lambda r: (CORPORA.index(r.corpus), r.valid or 0.0))
+    rows = [
+        [r.corpus, f"{r.valid:.3f}", f"{r.test:.3f}", f"{r.best_epoch} of {r.epochs}", f"`{r.command}`"]
+        for r in found
+    ]
+    return table(["data set", "valid", "test", "epoch", "command"], rows)
+
+
 def results(corpus: str, model: str) -> list[Result]:
     """What `results/table` holds of a model."""
     return [r for r in read_results(ROOT / "results" / "table" / f"{corpus}.json") if r.model == model]
@@ -198,6 +209,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "table 1 runs": table_1_runs,
     "ablation": ablation,
     "models": models,
+    "explored": explored,
 }
 PATTERN = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

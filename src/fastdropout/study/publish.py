@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -40,10 +41,10 @@ def publish(run: Run, name: str, folder: str | os.PathLike[str] | None = None) -
     return path
 
 
-def command_of(config: Config) -> str:
+def command_of(config: Config, presets: Sequence[str] = ("best", "paper", "default")) -> str:
     """The shortest command that trains a configuration: over the preset that is nearest."""
     commands = []
-    for preset in ("best", "paper", "default"):
+    for preset in presets:
         base = dict(make_config({"preset": preset, "corpus": config.corpus}))
         changed = {
             name: value
