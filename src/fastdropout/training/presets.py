@@ -79,7 +79,15 @@ _PAPER: dict[str, dict[str, Any]] = {
 
 _BEST_ALL = {"rule": "paper", "noise_hidden": 0.0, "pad": "end", "lr": 0.002, "hidden": 600, "transpose": 0}
 _BEST: dict[str, dict[str, Any]] = {
-    "piano-midi": {**_BEST_ALL, "members": 3, "batch": 32, "transpose": 5, "epochs": 60},
+    "piano-midi": {
+        **_BEST_ALL,
+        "members": 2,
+        "drop_hidden": 0.8,
+        "drop_output": 0.3,
+        "batch": 32,
+        "transpose": 5,
+        "epochs": 60,
+    },
     "nottingham": {
         **_BEST_ALL,
         "members": 2,
@@ -96,7 +104,7 @@ _BEST: dict[str, dict[str, Any]] = {
         **_BEST_ALL,
         "members": 2,
         "drop_input": 0.1,
-        "drop_hidden": 0.6,
+        "drop_hidden": 0.7,
         "drop_output": 0.2,
         "batch": 32,
         "epochs": 40,
