@@ -170,14 +170,13 @@ def models() -> str:
     """The published models, as their card has them."""
     rows = []
     for path in sorted((ROOT / "src" / "fastdropout" / "models").glob("*.safetensors")):
+        from fastdropout.study.publish import units_of
         from fastdropout.training.published import load_model
 
         found = load_model(path)
         scores = [f"{found.about[split]:.3f}" for split in ("valid", "test")]
         size = f"{path.stat().st_size / 1e6:.1f} MB"
-        rows.append(
-            [f"`{found.name}`", str(found.config.hidden), *scores, size, f"`{found.about['command']}`"]
-        )
+        rows.append([f"`{found.name}`", units_of(found.config), *scores, size, f"`{found.about['command']}`"])
     head = ["model", "units", "valid", "test", "size", "trained by"]
     return table(head, rows or [["–"] * len(head)])
 

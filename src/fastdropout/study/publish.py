@@ -55,6 +55,15 @@ def command_of(config: Config, presets: Sequence[str] = ("best", "paper", "defau
     return min(commands, key=len)
 
 
+def units_of(config: Config) -> str:
+    """The hidden units, and how they are dealt to members.
+
+    >>> units_of(Config(hidden=600, members=2))
+    '600 (2 members)'
+    """
+    return f"{config.hidden} ({config.members} members)" if config.members > 1 else str(config.hidden)
+
+
 def card(folder: Path) -> str:
     """The card of the models in a folder."""
     rows, trained, hashes = [], [], []
@@ -66,7 +75,7 @@ def card(folder: Path) -> str:
         cells = (
             f"`{name}`",
             config.corpus,
-            str(config.hidden),
+            units_of(config),
             f"{about['valid']:.3f}",
             f"{about['test']:.3f}",
             "–" if paper is None else f"{paper:.2f}",
