@@ -112,7 +112,7 @@ _BEST: dict[str, dict[str, Any]] = {
     "jsb-chorales": {**_BEST_ALL, "members": 2, "drop_hidden": 0.9, "epochs": 130},
     "bach": {"hidden": 600, "members": 3},
 }
-"""What all of them have: many units under much noise, which the paper's rule lets no unit escape."""
+"""What all of them have: many units under much noise."""
 
 
 def preset(name: str, corpus: str) -> dict[str, Any]:
