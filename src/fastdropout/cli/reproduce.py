@@ -24,7 +24,7 @@ def reproduce(
     models: str | None = None,
     ablation: bool = False,
     seeds: int = 1,
-    settings: int = 3,
+    settings: int | None = None,
     quick: bool = False,
     budget: float = 1.0,
     executor: str = "process",
@@ -49,7 +49,7 @@ def reproduce(
     seeds
         seeds of the setting that was chosen
     settings
-        of models that are compared with ours, from which valid chooses: 1 to 3
+        of models that are compared with ours, from which valid chooses: 1 to 3 [3]
     quick
         a small version in minutes, on jsb-chorales or else bach: few units and epochs, one setting a model
     budget
@@ -73,6 +73,7 @@ def reproduce(
     from fastdropout.study.search.executors import make_executor
     from fastdropout.study.table import ABLATIONS, MODELS, SETTINGS
 
+    settings = SETTINGS if settings is None else settings
     if seeds < 1 or not 1 <= settings <= SETTINGS or not 0 < budget <= 100:
         raise ConfigError(
             f"seeds must be at least 1, settings lie in 1..{SETTINGS} and budget in (0, 100], "

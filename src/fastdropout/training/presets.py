@@ -3,7 +3,8 @@
 - `default`: small and quick, the defaults of `Config`; made for `bach`.
 - `paper`: the columns of the paper's table of chosen hyper parameters. It names neither batch
   size, number of epochs nor patience: those are ours, the batch size within what the authors' code shows.
-- `best`: ours, chosen on valid by hand (docs/results.md).
+- `best`: ours, chosen on valid by hand (docs/results.md); for `bach` not searched for:
+  the default in three members.
 """
 
 from __future__ import annotations
@@ -112,7 +113,6 @@ _BEST: dict[str, dict[str, Any]] = {
     "jsb-chorales": {**_BEST_ALL, "members": 2, "drop_hidden": 0.9, "epochs": 130},
     "bach": {"hidden": 600, "members": 3},
 }
-"""What all of them have: many units under much noise."""
 
 
 def preset(name: str, corpus: str) -> dict[str, Any]:
