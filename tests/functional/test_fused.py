@@ -25,6 +25,9 @@ OPTIONS = [
     {"drop_hidden": 0.3, "drop_input": 0.1, "rule": "paper"},
     {"rule": "paper"},
     {"drop_hidden": 0.3, "learn_initial": True},
+    {"weight_noise": True, "bias": False},
+    {"weight_noise": True, "drop_input": 0.1, "drop_hidden": 0.3, "bidirectional": True, "rule": "paper"},
+    {"weight_noise": True, "weight_std": 0.5, "drop_hidden": 0.3, "nonlinearity": "relu", "num_layers": 2},
 ]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 LENGTHS = {"padded": None, "packed": [11, 3, 7, 7], "one step": [1, 1, 1, 1]}
@@ -98,7 +101,7 @@ def test_recomputing_in_chunks_of_any_length(steps):
 
 def test_without_a_kernel_it_is_only_slower(monkeypatch):
     monkeypatch.setattr(kernel, "load", lambda dtype: None)
-    for options in OPTIONS[:6]:
+    for options in OPTIONS[:6] + OPTIONS[-3:]:
         reference, quick = pair(torch.float64, options)
         for lengths in LENGTHS.values():
             agree(outcome(quick, torch.float64, lengths), outcome(reference, torch.float64, lengths), 1e-10)
@@ -166,8 +169,9 @@ def test_nan_is_passed_on():
 
 
 @pytest.mark.parametrize("options", [{"reverse": False}, {"reverse": True}, {"recompute": True}], ids=str)
+@pytest.mark.parametrize("noisy", [False, True], ids=["weights", "noisy weights"])
 @pytest.mark.parametrize("check", [torch.autograd.gradcheck, torch.autograd.gradgradcheck])
-def test_gradients_by_finite_differences(options, check):
+def test_gradients_by_finite_differences(options, noisy, check):
     """Also second derivatives, which go through the reference by themselves."""
     torch.manual_seed(0)
     sizes = [3, 2, 2, 1]
@@ -180,9 +184,12 @@ def test_gradients_by_finite_differences(options, check):
         torch.randn(3, 3),
         torch.randn(3),
     ]
+    tensors += [torch.rand_like(w) for w in tensors[4:]] if noisy else []
     tensors = [t.double().requires_grad_() for t in tensors]
 
     def call(xm, xv, hm, hv, *weights):
+        if noisy:
+            weights = [Moments(m, v) for m, v in zip(weights[:3], weights[3:], strict=True)]
         output, last = fused.fused_layer(
             Moments(xm, xv),
             Moments(hm, hv),
@@ -255,7 +262,8 @@ def test_the_reference_is_taken_where_the_fast_path_cannot_go():
 
 def test_which_path_is_taken_can_be_seen(caplog):
     assert "path=fused" in repr(fd.nn.RNN(2, 3, drop_hidden=0.1))
-    assert "path=reference" in repr(fd.nn.RNN(2, 3, drop_hidden=0.1, weight_noise=True))
+    assert "path=fused" in repr(fd.nn.RNN(2, 3, drop_hidden=0.1, weight_noise=True))
+    assert "path=reference" in repr(fd.nn.RNN(2, 3, weight_noise=True, method="gaussian"))
     assert "path=torch" in repr(fd.nn.RNN(2, 3))
     with caplog.at_level(logging.DEBUG, "fastdropout"):
         fd.nn.RNN(2, 3, drop_hidden=0.1)(torch.zeros(1, 1, 2))

@@ -10,6 +10,9 @@ Five numbers are kept for each step, piece and unit: the pre-synaptic moments, a
 post-synaptic moments and u = keep var + keep drop mean^2, the variance after the mask. Two of them are the
 output. With `recompute` only the output is kept, and the rest is computed again in chunks of about
 sqrt(steps) steps.
+
+Noisy weights (V[W] > 0) add a third product to a step: V[W] times the units' second moment after the mask,
+u + keep^2 mean^2.
 """
 
 from __future__ import annotations
@@ -33,19 +36,24 @@ def fits(x: Moments, h_0: Moments, *weights: Any) -> bool:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     tensors = [t for m in (x, h_0) for t in (m.mean, m._var) if t is not None]
-    tensors += [w for w in weights if w is not None]
+    tensors += [t for w in weights for t in _pair(w) if t is not None]
     if not all(type(t) in (Tensor, torch.nn.Parameter) and not t.is_meta and t.numel() for t in tensors):
         return False
     forward_mode = torch.autograd.forward_ad._current_level >= 0
     return not forward_mode and not torch.is_autocast_enabled(x.device.type)
 
 
+def _pair(weight: Tensor | Moments | None) -> tuple[Tensor | None, Tensor | None]:
+    """The mean of a certain or a Gaussian weight, and its variance, if any."""
+    return (weight.mean, weight._var) if isinstance(weight, Moments) else (weight, None)
+
+
 def fused_layer(
     x: Moments,
     h_0: Moments,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    bias: Tensor | None,
+    w_ih: Tensor | Moments,
+    w_hh: Tensor | Moments,
+    bias: Tensor | Moments | None,
     sizes: Sequence[int],
     *,
     drop_input: float = 0.0,
@@ -58,7 +66,8 @@ def fused_layer(
 ) -> tuple[Moments, Moments]:
     """`recurrence.layer` under `method="moments"`; returns the outputs and the last ones."""
     options = Options(tuple(sizes), drop_input, drop_hidden, noise, nonlinearity, rule, reverse, recompute)
-    tensors = (x.mean, x._var, h_0.mean, h_0._var, w_ih, w_hh, bias)
+    means, variances = zip(*map(_pair, (w_ih, w_hh, bias)), strict=True)
+    tensors = (x.mean, x._var, h_0.mean, h_0._var, *means, *variances)
     mean, var, last_mean, last_var = _Layer.apply(*tensors, options)
     return moments(mean, var), moments(last_mean, last_var)
 
@@ -79,7 +88,8 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs, (mean, var), kept = ctx.saved_tensors[:7], ctx.saved_tensors[7:9], ctx.saved_tensors[9:]
+        saved, n = ctx.saved_tensors, len(ctx.needs_input_grad) - 1
+        inputs, (mean, var), kept = saved[:n], saved[n : n + 2], saved[n + 2 :]
         if torch.is_grad_enabled():  # somebody wants to differentiate this again
             return (*_by_autograd(inputs, ctx.options, ctx.needs_input_grad, grads), None)
         shapes = [mean.shape] * 2 + [inputs[2].shape] * 2
@@ -96,7 +106,10 @@ def _by_autograd(
     inputs: Sequence[Any], options: Options, needs: Sequence[bool], grads: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """Gradients that can be differentiated again, through the reference."""
-    o, (x_mean, x_var, h_mean, h_var, w_ih, w_hh, bias) = options, inputs
+    o, (x_mean, x_var, h_mean, h_var, *weights) = options, inputs
+    w_ih, w_hh, bias = (
+        m if v is None else moments(m, v) for m, v in zip(weights[:3], weights[3:], strict=True)
+    )
     with torch.enable_grad():
         output, last = layer(
             moments(x_mean, x_var),
@@ -137,7 +150,9 @@ class _Gradients:
         self.w_hh: Tensor | None = None
         # (in, out): products with the narrow side first are faster.
         self.w_ih_mean, self.w_ih_var = walk.w_ih.new_zeros(2, *walk.w_ih.t().shape)
-        self.bias = walk.w_hh.new_zeros(units)
+        self.bias = walk.w_hh.new_zeros(2, units)
+        self.w_ih_noise = None if walk.w_ih_var is None else torch.zeros_like(self.w_ih_mean)
+        self.w_hh_noise = None if walk.w_hh_var is None else torch.zeros_like(walk.w_hh)
         self.beginning = torch.zeros_like(walk.beginning)
         self.x_mean = torch.empty_like(walk.x_mean) if needs[0] else None
         self.x_var = torch.empty_like(walk.x_mean) if needs[1] and walk.x_var is not None else None
@@ -158,11 +173,23 @@ class _Gradients:
             pull(walk.starts[t] - rows.start, size, walk.steps.common(t, 1))
             entering = self.entering if size == full else self.entering[:, :size]
             torch.bmm(blocks[t], walk.weights, out=entering)
+            if walk.w_hh_var is not None:
+                self._through_square(
+                    entering, blocks[t][1] @ walk.w_hh_var, walk.entering_step(t, steps, state)
+                )
             if common < size:  # pieces that begin here
                 self.beginning[:, common:size] = entering[:, common:]
-        w_hh = torch.bmm(gradient.transpose(1, 2), walk.all_entering(steps, state))
+        units = walk.all_entering(steps, state)
+        w_hh = torch.bmm(gradient.transpose(1, 2), units)
         self.w_hh = w_hh if self.w_hh is None else self.w_hh.add_(w_hh)
+        if self.w_hh_noise is not None:
+            self.w_hh_noise.addmm_(gradient[1].t(), walk.square(units))
         self._add_input(rows, gradient)
+
+    def _through_square(self, entering: Tensor, gradient: Tensor, units: Tensor) -> None:
+        """Add the gradient of `walk.square(units)` to that of the units, mean and u."""
+        entering[0].addcmul_(units[0], gradient, value=2 * self.walk.keep**2)
+        entering[1] += gradient
 
     def _pull(
         self, rows: slice, pre: Tensor, out: Tensor, gradient: Tensor
@@ -208,8 +235,10 @@ class _Gradients:
     def _add_input(self, rows: slice, gradient: Tensor) -> None:
         walk, drop = self.walk, self.walk.options.drop_input
         x, noise = walk.x_mean[rows], walk.input_noise(rows)
-        if self.needs[6]:
-            self.bias += gradient[0].sum(0)
+        if self.needs[6] or self.needs[9]:
+            self.bias += gradient.sum(1)
+        if self.w_ih_noise is not None:
+            self.w_ih_noise.addmm_(walk.input_square(rows).t(), gradient[1])
         if self.needs[4]:
             self.w_ih_mean.addmm_(x.t(), gradient[0])
             if noise is not None:
@@ -218,8 +247,11 @@ class _Gradients:
             found = torch.mm(gradient[0], walk.w_ih * (1 - drop), out=self.x_mean[rows])
             if drop:
                 found += (2 * (1 - drop) * drop) * x * (gradient[1] @ walk.w_ih**2)
+            if walk.w_ih_var is not None:
+                found += (2 * (1 - drop)) * x * (gradient[1] @ walk.w_ih_var)
         if self.x_var is not None:
-            torch.mm(gradient[1], (1 - drop) * walk.w_ih**2, out=self.x_var[rows])
+            squares = walk.w_ih**2 if walk.w_ih_var is None else walk.w_ih**2 + walk.w_ih_var
+            torch.mm(gradient[1], (1 - drop) * squares, out=self.x_var[rows])
 
     def result(self) -> list[Tensor | None]:
         """Gradients in the order of the inputs."""
@@ -230,5 +262,7 @@ class _Gradients:
         w_ih = self.w_ih_mean.t() * (1 - walk.options.drop_input)
         w_ih.addcmul_(walk.w_ih, self.w_ih_var.t(), value=2)
         w_hh = (self.w_hh[0] * walk.keep).addcmul_(walk.w_hh, self.w_hh[1], value=2)
-        found = [self.x_mean, self.x_var, h_mean, h_var, w_ih, w_hh, self.bias]
+        w_ih_noise = None if self.w_ih_noise is None else self.w_ih_noise.t()
+        means = [self.x_mean, self.x_var, h_mean, h_var, w_ih, w_hh, self.bias[0]]
+        found = [*means, w_ih_noise, self.w_hh_noise, self.bias[1]]
         return [g if needed else None for g, needed in zip(found, self.needs, strict=False)]

@@ -40,7 +40,8 @@ class Walk:
     """One call of the layer: the weights as the products need them, and the walk over the steps."""
 
     def __init__(self, inputs: Sequence[Any], options: Options, weights: Tensor | None = None) -> None:
-        self.x_mean, self.x_var, self.h_mean, self.h_var, self.w_ih, self.w_hh, bias = inputs
+        self.x_mean, self.x_var, self.h_mean, self.h_var, self.w_ih, self.w_hh, bias, *of_weights = inputs
+        self.w_ih_var, self.w_hh_var, self.bias_var = of_weights
         self.options, self.sizes = options, options.sizes
         self.units = self.w_hh.shape[0]
         self.bias = self.w_hh.new_zeros(self.units) if bias is None else bias.contiguous()
@@ -65,6 +66,10 @@ class Walk:
         """u: the variance of hidden units after the mask."""
         u = (self.keep * self.drop) * mean**2
         return u if var is None else u + self.keep * var
+
+    def square(self, entering: Tensor) -> Tensor:
+        """Second moment of hidden units after the mask, of their mean and u: what noisy weights multiply."""
+        return torch.addcmul(entering[1], entering[0], entering[0], value=self.keep**2)
 
     def rows(self, steps: range) -> slice:
         """The rows of a chunk in the outputs."""
@@ -116,12 +121,16 @@ class Walk:
         self._enter(steps[0], entering, mean, var)
         blocks = self.entering(steps, state)
         weights = self.weights.transpose(1, 2).contiguous()
+        spread = None if self.w_hh_var is None else self.w_hh_var.t().contiguous()
         product = pre.new_empty(2, max(self.sizes[t] for t in steps), self.units)
         post = self._post(pre, product, state[:, own], var[rows])
         for t in steps:
             size = self.sizes[t]
             recurrent = product if size == product.shape[1] else product[:, :size]
-            torch.bmm(blocks[t] if self.even else self._entering(t, steps, state), weights, out=recurrent)
+            units = blocks[t] if self.even else self.entering_step(t, steps, state)
+            torch.bmm(units, weights, out=recurrent)
+            if spread is not None:
+                recurrent[1].addmm_(self.square(units), spread)
             post(self.starts[t] - rows.start, size)
         return pre, state
 
@@ -144,7 +153,7 @@ class Walk:
         inside = sorted(steps)
         return dict(zip(inside, blocks[1:] if self.options.reverse else blocks[:-1], strict=True))
 
-    def _entering(self, t: int, steps: range, state: Tensor) -> Tensor:
+    def entering_step(self, t: int, steps: range, state: Tensor) -> Tensor:
         """What enters step t for pieces of any lengths."""
         size, own = self.sizes[t], self.own(steps)
         if t == steps[0]:
@@ -159,7 +168,7 @@ class Walk:
         if self.even:
             rows, size = self.own(steps), self.sizes[0]
             return state[:, size:] if self.options.reverse else state[:, : rows.stop - size]
-        return torch.cat([self._entering(t, steps, state) for t in sorted(steps)], 1)
+        return torch.cat([self.entering_step(t, steps, state) for t in sorted(steps)], 1)
 
     def input_noise(self, rows: slice) -> Tensor | None:
         """Variance of the inputs after dropout, None where they are certain."""
@@ -170,6 +179,11 @@ class Walk:
         kept = (1 - drop) * self.x_var[rows]
         return kept if noise is None else kept + noise
 
+    def input_square(self, rows: slice) -> Tensor:
+        """Second moment of the inputs after dropout."""
+        square = self.x_mean[rows] ** 2
+        return (1 - self.options.drop_input) * (square if self.x_var is None else square + self.x_var[rows])
+
     def _input_share(self, rows: slice) -> Tensor:
         """The input's share of the pre-synaptic moments, still without the bias."""
         pre = buffers.empty(self.x_mean, 2, rows.stop - rows.start, self.units)
@@ -179,6 +193,10 @@ class Walk:
             pre[1].zero_()
         else:
             torch.mm(noise, self.w_ih.t() ** 2, out=pre[1])
+        if self.w_ih_var is not None:
+            pre[1].addmm_(self.input_square(rows), self.w_ih_var.t())
+        if self.bias_var is not None:
+            pre[1] += self.bias_var
         return pre
 
     def _post(

@@ -53,7 +53,8 @@ class RNN(nn.RNNBase):
         weight_noise: adaptive weight noise: every weight is a Gaussian of which the mean and the log standard
             deviation are learnt; add `fastdropout.nn.kl(model) / n` to the loss.
         weight_std: the standard deviation that noisy weights start with.
-        fused: use the fast path where it serves (`"moments"` without weight noise); False for the reference.
+        fused: use the fast path where it serves (all but `"gaussian"` with weight noise); False for the
+            reference.
         recompute: keep only the outputs for the backward pass of the fast path and compute the rest again in
             chunks of steps: memory beyond the outputs grows with the root of the number of steps.
     """
@@ -234,7 +235,7 @@ class RNN(nn.RNNBase):
     @property
     def _is_fused(self) -> bool:
         """Whether the fast path serves these options; the reference serves all."""
-        return self.fused and not self.weight_noise
+        return self.fused and not (self.weight_noise and self._method == "gaussian")
 
     def _weights(self, index: int) -> tuple[Any, Any, Any]:
         """Input and hidden weights of a layer and direction, and the sum of their biases."""
