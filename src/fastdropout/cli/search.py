@@ -248,15 +248,16 @@ class SearchScreen:
 
 def _table(trials: Sequence[Trial], headline: str, rows: int) -> Table:
     """The trials that run, then the best; as many as fit."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     order = {"running": 0, "finished": 1, "pruned": 2, "diverged": 2, "failed": 2, "waiting": 3}
     shown = sorted(trials, key=lambda t: (order[t.state], t.valid or 0.0, t.number))[:rows]
-    table = Table("trial", "state", "epochs", "valid", "min", "drawn", title=headline, title_justify="left")
+    drawn_column = Column("drawn", no_wrap=True, overflow="ellipsis", ratio=1)  # What the others leave.
+    names = ("trial", "state", "epochs", "valid", "min")
+    table = Table(*names, drawn_column, title=headline, title_justify="left", expand=True)
     for t in shown:
         drawn = t.reason or " ".join(f"{name}={value}" for name, value in t.options.items())
         table.add_row(str(t.number), t.state, str(t.epochs), _number(t.valid), f"{t.seconds / 60:.1f}", drawn)
-        table.columns[-1].no_wrap, table.columns[-1].overflow = True, "ellipsis"
     return table
 
 

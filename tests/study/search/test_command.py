@@ -166,3 +166,32 @@ def test_the_help_comes_at_once():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "--trials" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("width", [60, 80, 130])
+def test_the_live_table_keeps_its_narrow_columns(width, tmp_path):
+    """Of a line too long for the terminal only what was drawn is cut."""
+    from rich.console import Console
+
+    from fastdropout.cli.search import _table
+    from fastdropout.study.search.driver import Trial
+
+    trials = [
+        Trial(n, "finished", tmp_path, draw(PAPER, seed=0, number=n), 7.125 + n, 3, 90.0) for n in range(12)
+    ]
+    console = Console(width=width)
+    with console.capture() as shown:
+        console.print(_table(trials, "12/12 ended", 20))
+    lines = shown.get().splitlines()
+    assert max(map(len, lines)) == width
+    for word in ("trial", "state", "epochs", "valid", "min", "drawn"):
+        assert any(word in line.split() for line in lines)
+    for trial in trials:
+        row = next(line for line in lines if f" {trial.valid:.3f} " in line)
+        assert [cell.strip() for cell in row.split("│")[1:6]] == [
+            str(trial.number),
+            "finished",
+            "3",
+            f"{trial.valid:.3f}",
+            "1.5",
+        ]
