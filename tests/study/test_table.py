@@ -137,6 +137,8 @@ def test_budget_multiplies_epochs():
     full = table.candidates("paper", "musedata")[0]
     less = table.candidates("paper", "musedata", budget=0.1)[0]
     assert make_config({**full, "corpus": "musedata"}).epochs == 10 * less["epochs"]
+    quick = table.candidates("paper", "musedata", budget=0.1, quick=True)[0]
+    assert table.QUICK["epochs"] == 10 * quick["epochs"]
 
 
 def test_unknown_model():

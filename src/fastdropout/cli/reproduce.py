@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -161,9 +162,9 @@ class _Screen:
         from fastdropout.study.reproduce import Board
 
         self.board, self.told, self.console = Board(), set[object](), console
-        self.live = Live(
-            get_renderable=lambda: _cells(self.board), console=console, refresh_per_second=1, transient=True
-        )
+        self.begin = time.monotonic()
+        self.before: float | None = None
+        self.live = Live(get_renderable=self.table, console=console, refresh_per_second=1, transient=True)
 
     def __enter__(self) -> Callable[[Board], None]:
         if self.console.is_terminal:
@@ -173,6 +174,19 @@ class _Screen:
     def __exit__(self, *exc: object) -> None:
         if self.console.is_terminal:
             self.live.stop()
+
+    def table(self) -> Table:
+        """The cells, and the time left if trainings go on as fast as so far."""
+        from fastdropout.cli.screen import time_left
+
+        ended, done = progress(self.board)
+        self.before = done if self.before is None and self.board.cells else self.before
+        made, left = done - (self.before or 0.0), len(self.board.cells) - done
+        table = _cells(self.board)
+        table.title_justify = "left"
+        table.title = f"{ended}/{len(self.board.cells)} trainings ended  "
+        table.title += f"{time_left(time.monotonic() - self.begin, made, left)} left"
+        return table
 
     def show(self, board: Board) -> None:
         """Take note of a change."""
@@ -209,6 +223,14 @@ def _cells(board: Board) -> Table:
     return table
 
 
+def progress(board: Board) -> tuple[int, float]:
+    """Trainings that have ended, and that number with the parts of those that run."""
+    ended = len(board.results) + len(board.failed)
+    running = [cell for cell in board.cells if cell.key in board.running]
+    epochs = [_last_epoch(board.folders[cell.key])[0] / cell.config.epochs for cell in running]
+    return ended, ended + sum(epochs)
+
+
 def _state(board: Board, corpus: str, model: str) -> str:
     from fastdropout.study.table import chosen
 
@@ -221,20 +243,21 @@ def _state(board: Board, corpus: str, model: str) -> str:
     words += [f"{failed} failed"] if failed else []
     for cell in cells:
         if cell.key in board.running:
-            words.append("epoch {} {}".format(*_last_epoch(board.folders[cell.key], cell.config.epochs)))
+            epoch, valid = _last_epoch(board.folders[cell.key])
+            words.append(f"epoch {epoch}/{cell.config.epochs}" + (f" {valid:.3f}" if valid else ""))
     return "  ".join(words)
 
 
-def _last_epoch(folder: Path, epochs: int) -> tuple[str, str]:
+def _last_epoch(folder: Path) -> tuple[int, float | None]:
+    """The number of the last epoch and its valid NLL."""
     from fastdropout.errors import RunError
     from fastdropout.training.run import Run
 
     try:
         record = Run(folder).metrics[-1]
     except (RunError, IndexError):
-        return f"0/{epochs}", ""
-    valid = record["valid_nll_per_step"]
-    return f"{record['epoch']}/{epochs}", "" if valid is None else f"{valid:.3f}"
+        return 0, None
+    return int(record["epoch"]), record["valid_nll_per_step"]
 
 
 def summary(results: Sequence[Result], corpora: Sequence[str], models: Sequence[str]) -> Table:

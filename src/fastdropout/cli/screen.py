@@ -99,7 +99,7 @@ class TrainingScreen:
         if step.record is not None and step.record.valid_nll_per_step is not None:
             self.valid = step.record.valid_nll_per_step
             self.best = min(self.best, self.valid)
-        left = self._left(done)
+        left = time_left(time.monotonic() - self.begin, done - self.done_before, 1 - done)
         self.bar.update(
             self.task,
             completed=done,
@@ -117,14 +117,14 @@ class TrainingScreen:
                 f"  {step.frames_per_second:,.0f} frames/s  {left} left"
             )
 
-    def _left(self, done: float) -> str:
-        made = done - self.done_before
-        if made <= 0:
-            return "?"
-        seconds = round((time.monotonic() - self.begin) / made * (1 - done))
-        hours, rest = divmod(seconds, 3600)
-        return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
-
 
 def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3f}"
+
+
+def time_left(seconds: float, made: float, left: float) -> str:
+    """As h:mm:ss, where `made` took so many seconds and `left` is to be made."""
+    if made <= 0:
+        return "?"
+    hours, rest = divmod(round(seconds / made * left), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"

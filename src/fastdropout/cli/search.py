@@ -237,12 +237,14 @@ class SearchScreen:
                 )
 
     def _headline(self, trials: Sequence[Trial]) -> str:
+        from fastdropout.cli.screen import time_left
+
         ended = [t for t in trials if t.state not in ("waiting", "running")]
         best = min((t.valid for t in ended if t.state == "finished" and t.valid is not None), default=None)
         done = len(ended) + sum(min(t.epochs / self.epochs, 1.0) for t in trials if t.state == "running")
         if self.before is None:
             self.before = done  # A resumed search has not taken this time now.
-        left = _left(time.monotonic() - self.begin, done - self.before, len(trials) - done)
+        left = time_left(time.monotonic() - self.begin, done - self.before, len(trials) - done)
         return f"{len(ended)}/{len(trials)} ended  best {_number(best)}  {left} left"
 
 
@@ -259,13 +261,6 @@ def _table(trials: Sequence[Trial], headline: str, rows: int) -> Table:
         drawn = t.reason or " ".join(f"{name}={value}" for name, value in t.options.items())
         table.add_row(str(t.number), t.state, str(t.epochs), _number(t.valid), f"{t.seconds / 60:.1f}", drawn)
     return table
-
-
-def _left(seconds: float, made: float, left: float) -> str:
-    if made <= 0:
-        return "?"
-    hours, rest = divmod(round(seconds / made * left), 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
 
 
 def _number(value: float | None) -> str:

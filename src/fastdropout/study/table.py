@@ -210,8 +210,8 @@ def train_command(corpus: str, options: Mapping[str, Any]) -> str:
 
 def _scaled(options: dict[str, Any], corpus: str, budget: float, quick: bool) -> dict[str, Any]:
     config = make_config({**options, "corpus": corpus})
+    epochs = config.epochs
     if quick:
+        epochs = QUICK["epochs"]
         options = {**options, **QUICK, "hidden": QUICK["hidden"] * config.members}
-    elif budget != 1:
-        options = {**options, "epochs": max(1, round(config.epochs * budget))}
-    return options
+    return options if budget == 1 else {**options, "epochs": max(1, round(epochs * budget))}
