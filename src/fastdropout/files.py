@@ -79,16 +79,17 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
             os.close(handle)
 
 
-def lock_file(file: IO[bytes]) -> None:
-    """Lock an open file, or raise `OSError` if another process has it; the lock of a dead process is gone."""
+def lock_file(file: IO[bytes], *, wait: bool = False) -> None:
+    """Lock an open file; if another process has it, wait or raise `OSError`. A dead process has no lock."""
     try:
         import fcntl
     except ImportError:  # Windows
         import msvcrt
 
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        how = msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK  # type: ignore[attr-defined,unused-ignore]
+        msvcrt.locking(file.fileno(), how, 1)  # type: ignore[attr-defined,unused-ignore]
     else:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _with_path(error: OSError, path: Path) -> OSError:

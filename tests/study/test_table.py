@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 
@@ -170,6 +171,22 @@ def test_results_are_a_line_each_and_replaced_by_key(tmp_path):
     new = replace(old, valid=4.0)
     merge_results(path, [new])
     assert read_results(path) == [other, new]
+
+
+def test_results_of_two_commands_at_a_time_are_all_kept(tmp_path):
+    """Each of them reads, adds its line and writes, as `fastdropout reproduce` does."""
+    path = tmp_path / "bach.json"
+
+    def command(seeds):
+        for seed in seeds:
+            merge_results(path, [result(seed=seed)])
+
+    threads = [Thread(target=command, args=[range(n, 60, 3)]) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found.seed for found in read_results(path)] == list(range(60))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '[{"corpus": "x"}]', "{}x"])

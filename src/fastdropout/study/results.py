@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdropout.errors import RunError
-from fastdropout.files import write_atomic
+from fastdropout.files import lock_file, write_atomic
 
 Key = tuple[str, str, int, int]
 """Corpus, model, number of the setting, seed."""
@@ -65,5 +65,12 @@ def write_results(path: str | os.PathLike[str], results: Iterable[Result]) -> No
 
 
 def merge_results(path: str | os.PathLike[str], new: Iterable[Result]) -> None:
-    """Put new results in the places of those of the same corpus, model, candidate and seed."""
-    write_results(path, {result.key: result for result in [*read_results(path), *new]}.values())
+    """Put new results in the places of those of the same corpus, model, candidate and seed.
+
+    Several processes may do so at a time: a lock file beside it makes them wait for one another.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "ab") as file:
+        lock_file(file, wait=True)
+        write_results(path, {result.key: result for result in [*read_results(path), *new]}.values())
