@@ -67,7 +67,7 @@ def reproduce(
         where CORPUS.json is written, a line a training [as out]
     """
     from fastdropout.cli.screen import console
-    from fastdropout.cli.train import _ctrl_c as ctrl_c
+    from fastdropout.cli.train import ctrl_c
     from fastdropout.study.reproduce import Board
     from fastdropout.study.reproduce import reproduce as train_cells
     from fastdropout.study.results import Key, merge_results

@@ -101,7 +101,7 @@ def search(
             raise ConfigError(f"a resumed search is what it was: leave out {', '.join(sorted(others))}")
 
     from fastdropout.cli.screen import console
-    from fastdropout.cli.train import _ctrl_c as ctrl_c
+    from fastdropout.cli.train import ctrl_c
     from fastdropout.study.search.driver import Search
     from fastdropout.study.search.executors import make_executor
     from fastdropout.study.search.folder import SearchFolder

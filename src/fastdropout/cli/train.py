@@ -135,7 +135,7 @@ def _follow(work: Any, screen: TrainingScreen, places: list[Path]) -> int:
     from fastdropout.cli.screen import console
 
     try:
-        with _ctrl_c() as stop, screen:
+        with ctrl_c() as stop, screen:
             run = work(screen, stop)
     except OSError as error:
         if not places or isinstance(error, FastdropoutError):
@@ -171,7 +171,7 @@ def _finish(run: Run) -> int:
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[Callable[[], bool]]:
+def ctrl_c() -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C was pressed; pressed again it ends at once, with the last checkpoint as it is."""
     pressed = False
 

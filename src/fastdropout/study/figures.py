@@ -28,33 +28,33 @@ Records = Sequence[Mapping[str, Any]]
 
 def learning_curves(metrics: Records, best_epoch: int = 0) -> Figure:
     """Train and valid `nll_per_step` over the epochs."""
-    figure, axes = _figure()
+    figure, axes = small_figure()
     for name, label, colour in (("train", "train", GREY), ("valid", "valid", BLUE)):
-        x, y = _series(metrics, f"{name}_nll_per_step")
+        x, y = series(metrics, f"{name}_nll_per_step")
         axes.plot(x, y, label=label, color=colour, linewidth=1.8)
     if best_epoch:
         axes.axvline(best_epoch, color=ORANGE, linewidth=1, linestyle="--", label="best valid")
-    _dress(axes, "epoch", "nats per frame")
+    dress(axes, "epoch", "nats per frame")
     _whole_numbers(axes)
     return figure
 
 
 def radii(metrics: Records) -> Figure:
     """Spectral radius of the recurrent weights and variance radius over the epochs."""
-    figure, axes = _figure()
+    figure, axes = small_figure()
     labels = (
         ("spectral_radius", "spectral radius ρ(W)", BLUE),
         ("variance_radius", "variance radius keep·ρ(W∘W)", ORANGE),
     )
     largest = 0.0
     for name, label, colour in labels:
-        x, y = _series(metrics, name)
+        x, y = series(metrics, name)
         axes.plot(x, y, label=label, color=colour, linewidth=1.8)
         largest = max(largest, *y, 0.0) if len(y) else largest
     axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
     if largest > 20:
         axes.set_yscale("log")
-    _dress(axes, "epoch", "radius")
+    dress(axes, "epoch", "radius")
     _whole_numbers(axes)
     return figure
 
@@ -68,10 +68,10 @@ def regulariser(metrics: Records) -> Figure:
         ("penalised", "penalised, λ > 0", BLUE),
         ("rewarded", "rewarded, λ < 0", ORANGE),
     ):
-        x, y = _series(metrics, name)
+        x, y = series(metrics, name)
         top.plot(x, y, label=label, color=colour, linewidth=1.8)
     top.set_ylim(-0.02, 1.02)
-    _dress(top, "", "share of weights")
+    dress(top, "", "share of weights")
     those = [m for m in metrics if m.get("lambda_quantiles")]
     epochs = [int(m["epoch"]) for m in those]
     q = np.array([m["lambda_quantiles"] for m in those]).T
@@ -80,7 +80,7 @@ def regulariser(metrics: Records) -> Figure:
     bottom.plot(epochs, q[2], color=GREEN, linewidth=1.8, label="median")
     bottom.axhline(0, color=GREY, linewidth=1, linestyle=":")
     bottom.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
-    _dress(bottom, "epoch", "λ", legend=False)
+    dress(bottom, "epoch", "λ", legend=False)
     place: Any = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 3, "columnspacing": 1.2}
     bottom.legend(frameon=False, labelcolor=_INK, fontsize=9, borderpad=0, **place)  # not on the bands
     bottom.yaxis.get_offset_text().set_color(_INK)
@@ -90,7 +90,7 @@ def regulariser(metrics: Records) -> Figure:
 
 def calibration(table: Calibration) -> Figure:
     """How often a note sounded against how probable it was said to be."""
-    figure, axes = _figure()
+    figure, axes = small_figure()
     used = table.count > 0
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
     # The error of a frequency out of n draws: two standard deviations.
@@ -107,17 +107,17 @@ def calibration(table: Calibration) -> Figure:
     )
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.02, 1.02)
-    _dress(axes, "predicted probability", "share that sounded", legend=False)
+    dress(axes, "predicted probability", "share that sounded", legend=False)
     return figure
 
 
 def valid_curves(runs: Mapping[str, Records]) -> Figure:
     """The valid `nll_per_step` of several runs."""
-    figure, axes = _figure()
+    figure, axes = small_figure()
     for number, (name, metrics) in enumerate(runs.items()):
-        x, y = _series(metrics, "valid_nll_per_step")
+        x, y = series(metrics, "valid_nll_per_step")
         axes.plot(x, y, label=name, color=_COLOURS[number % len(_COLOURS)], linewidth=1.8)
-    _dress(axes, "epoch", "valid, nats per frame")
+    dress(axes, "epoch", "valid, nats per frame")
     _whole_numbers(axes)
     return figure
 
@@ -178,13 +178,15 @@ def to_png(figure: Figure, dpi: int = 120) -> bytes:
     return buffer.getvalue()
 
 
-def _figure() -> tuple[Figure, Axes]:
+def small_figure() -> tuple[Figure, Axes]:
+    """An empty figure of the size of those in a report."""
     figure = Figure(figsize=(4.6, 2.9), layout="constrained")
     figure.patch.set_alpha(0)
     return figure, figure.subplots()
 
 
-def _dress(axes: Axes, x: str, y: str, legend: bool = True) -> None:
+def dress(axes: Axes, x: str, y: str, legend: bool = True) -> None:
+    """Labels, grid and colours that all figures share."""
     axes.set_xlabel(x, color=_INK)
     axes.set_ylabel(y, color=_INK)
     axes.grid(color=GREY, alpha=0.25, linewidth=0.7)
@@ -237,6 +239,7 @@ def _key_name(key: int) -> str:
     return f"{_NAMES[number % 12]}{number // 12 - 1}"
 
 
-def _series(metrics: Records, name: str) -> tuple[list[int], list[float]]:
+def series(metrics: Records, name: str) -> tuple[list[int], list[float]]:
+    """The epochs that have a value of this name, and the values."""
     points = [(int(m["epoch"]), float(m[name])) for m in metrics if isinstance(m.get(name), int | float)]
     return [x for x, _ in points], [y for _, y in points]

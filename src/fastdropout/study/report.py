@@ -36,9 +36,9 @@ def write_report(
 ) -> Path:
     """Write the report of a run that has a best checkpoint, by default as its report.html."""
     run = run if isinstance(run, Run) else Run(run)
-    page = report_html(run, corpus=corpus)
+    html = report_html(run, corpus=corpus)
     path = run.path / "report.html" if out is None else Path(out)
-    write_atomic(path, page.encode())
+    write_atomic(path, html.encode())
     return path
 
 
@@ -50,7 +50,7 @@ def report_html(run: Run, *, corpus: Corpus | None = None) -> str:
     test = result["test"]
     note, roll_svg, piece = _excerpt(run, corpus)
     name = str(run.about.get("corpus", {}).get("name", config.corpus))
-    return _page(
+    return page(
         "report.html",
         title=f"{name}: {test['nll_per_step']:.3f} nats per frame",
         run=run,
@@ -122,7 +122,7 @@ def comparison_html(runs: Sequence[Run | str | os.PathLike[str]]) -> str:
     folders = [run if isinstance(run, Run) else Run(run) for run in runs]
     lines = compare(folders)
     labels = {f"{number}  {run.name}": run.metrics for number, run in enumerate(folders, 1)}
-    return _page(
+    return page(
         "compare.html",
         title=f"{len(lines)} runs",
         lines=lines,
@@ -132,7 +132,8 @@ def comparison_html(runs: Sequence[Run | str | os.PathLike[str]]) -> str:
     )
 
 
-def _page(template: str, **values: Any) -> str:
+def page(template: str, **values: Any) -> str:
+    """A template of `study/templates`, filled."""
     folder = resources.files("fastdropout.study") / "templates"
     loader = jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8"))
     environment = jinja2.Environment(

@@ -42,7 +42,7 @@ def search_html(search: Search) -> str:
     done = sorted((t for t in trials if t.state == "finished"), key=lambda t: (t.valid or 0.0, t.number))
     names = [name for name in search.space.rows if any(name in t.options for t in trials)]
     importance = importances(search.study)
-    return report._page(
+    return report.page(
         "search.html",
         title=f"{search.settings.corpus}: {len(trials)} trials",
         search=search,
@@ -88,7 +88,7 @@ def importances(study: optuna.Study) -> dict[str, float]:
 
 def slices(name: str, done: Sequence[Trial], best: Trial) -> Figure:
     """The valid of the finished trials against one option."""
-    figure, axes = figures._figure()
+    figure, axes = figures.small_figure()
     figure.set_size_inches(3.4, 2.3)
     shown = [t for t in done if name in t.options and t.valid is not None]
     values = [t.options[name] for t in shown]
@@ -109,7 +109,7 @@ def slices(name: str, done: Sequence[Trial], best: Trial) -> Figure:
         if trial.number == best.number:
             axes.scatter([place], [trial.valid or 0.0], s=40, color=figures.ORANGE, linewidth=0, zorder=3)
     _zoom(axes, [t.valid for t in done])
-    figures._dress(axes, name, "valid", legend=False)
+    figures.dress(axes, name, "valid", legend=False)
     return figure
 
 
@@ -122,7 +122,7 @@ def curves(done: Sequence[Trial], trials: Sequence[Trial]) -> Figure:
     axes = figure.axes[0]
     scores: list[float | None] = []
     for trial in trials:
-        x, y = figures._series(records[trial.number], "valid_nll_per_step")
+        x, y = figures.series(records[trial.number], "valid_nll_per_step")
         scores += y
         if f"trial {trial.number}" not in leaders:
             axes.plot(x, y, color=figures.GREY, alpha=0.4, linewidth=0.8, zorder=1)
@@ -132,10 +132,10 @@ def curves(done: Sequence[Trial], trials: Sequence[Trial]) -> Figure:
 
 def bars(importance: Mapping[str, float]) -> Figure:
     """Importances as bars, the largest on top."""
-    figure, axes = figures._figure()
+    figure, axes = figures.small_figure()
     names = list(importance)[::-1]
     axes.barh(names, [importance[name] for name in names], color=figures.BLUE, height=0.6)
-    figures._dress(axes, "importance", "", legend=False)
+    figures.dress(axes, "importance", "", legend=False)
     return figure
 
 
