@@ -2,10 +2,11 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,16 @@ def children(pid):
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         found += [int(word) for word in path.read_text().split()]
     return [child for child in found if b"spawn_main" in _command(child)]
+
+
+def kill_ray_worker():
+    """Kill a process of Ray's that trains a trial; whether there was one. Ray names it after its task."""
+    for path in Path("/proc").glob("[0-9]*"):
+        if _command(path.name).startswith(b"ray::_single_threaded"):
+            with suppress(ProcessLookupError):
+                os.kill(int(path.name), signal.SIGKILL)
+                return True
+    return False
 
 
 def _command(pid):

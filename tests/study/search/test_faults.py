@@ -82,7 +82,7 @@ def test_drivers_and_workers_are_killed(calm, tmp_path):
 
 
 @helpers.needs_ray
-def test_ray_nodes_and_drivers_are_killed(calm, tmp_path):
+def test_ray_nodes_workers_and_drivers_are_killed(calm, tmp_path):
     folder = tmp_path / "s"
     with helpers.ray_cluster(3) as (address, order):
         with helpers.start("bach", "--trials", COUNT, *BUDGET, "--ray", address, "-o", folder) as driver:
@@ -90,6 +90,7 @@ def test_ray_nodes_and_drivers_are_killed(calm, tmp_path):
                 helpers.until(lambda count=count: helpers.ended(folder) >= count)
                 order("kill")
                 order("add")
+                helpers.until(helpers.kill_ray_worker)
             helpers.until(lambda: helpers.ended(folder) >= 14)
             driver.kill()
             driver.communicate()
