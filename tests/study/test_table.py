@@ -52,7 +52,8 @@ def test_compared_models_have_the_size_and_budget_of_best(model, corpus):
     assert len({tuple(config.items()) for config in configs}) == 3
     for config in configs:
         changed = {name for name in config if config[name] != best[name]}
-        assert changed <= {*table.NO_REGULARISER, "lr", "momentum"}
+        assert changed <= {*table.NO_REGULARISER, "lr", "momentum", "epochs"}
+        assert config["epochs"] in (best["epochs"], round(0.3 * best["epochs"]))
 
 
 def test_plain_has_no_regulariser():
