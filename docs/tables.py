@@ -166,6 +166,12 @@ def ablation() -> str:
     return table(head, rows or [["–"] * len(head)])
 
 
+def executors() -> str:
+    """Ways to use the cores for several trainings."""
+    rows = [[row["way"], f"{row['seconds']:.0f} s", f"{row['ratio']:.2f}"] for row in figures("executors")]
+    return table(["trainings", "time", "ratio"], rows)
+
+
 def models() -> str:
     """The published models, as their card has them."""
     rows = []
@@ -207,6 +213,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "table 1": table_1,
     "table 1 runs": table_1_runs,
     "ablation": ablation,
+    "executors": executors,
     "models": models,
     "explored": explored,
 }
