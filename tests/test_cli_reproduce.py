@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fastdropout import cli
-from fastdropout.cli.reproduce import _cells
+from fastdropout.cli.reproduce import _cells, _Screen, progress
 from fastdropout.study import table
 from fastdropout.study.publish import publish
 from fastdropout.study.reproduce import Board, reproduce
@@ -82,6 +82,11 @@ def test_what_a_terminal_shows(tmp_path):
     best = board.results[board.cells[0].key]
     assert f"│ best             │ {best.valid:.3f}  1/1  epoch 2/2 " in told.getvalue()
     assert "│ plain            │ 0/1  1 failed" in told.getvalue()
+    assert progress(board) == (2, 3.0)  # Both ended, and the one that is said to run is whole.
+    screen = _Screen()
+    assert screen.table().title == "0/0 trainings ended  ? left"
+    screen.show(board)
+    assert screen.table().title == "2/2 trainings ended  ? left"
 
 
 def test_published_models_by_name(tmp_path, monkeypatch, capsys):

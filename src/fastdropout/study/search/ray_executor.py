@@ -7,12 +7,16 @@ Ray, on whichever node has room, and goes on from the last checkpoint in its fol
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Hashable
 from typing import Any
 
 from fastdropout.errors import ConfigError
 from fastdropout.study.search.executors import RETRIES
 from fastdropout.study.search.job import Job, Outcome, run_job
+
+REACH = 10.0
+"""Seconds for an address to answer."""
 
 
 class RayExecutor:
@@ -28,6 +32,7 @@ class RayExecutor:
         self._ray, self._cpus, self._gpus, self._workers = ray, cpus, gpus, workers
         self._connected = not ray.is_initialized()
         if self._connected:
+            _check_reached(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -81,6 +86,19 @@ class RayExecutor:
             reason = f"its worker was lost in each of {RETRIES + 1} attempts ({type(error).__name__}: {why})"
             return Outcome("failed", reason=reason)
         return outcome
+
+
+def _check_reached(address: str) -> None:
+    """Refuse HOST:PORT where nobody listens: Ray itself would try for many minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # A name, such as auto.
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"no Ray cluster at {address} ({error}); ray start --head makes one, --ray auto finds it"
+        ) from error
 
 
 def _single_threaded(job: Job) -> Outcome:
