@@ -122,10 +122,11 @@ def search(
         with SearchScreen(work) as screen:
             work.run(pool, screen, stop)
         stopped = stop()
-    if stopped and any(trial.state in ("waiting", "running") for trial in work.trials):
-        console.print(f"saved; go on with: fastdropout search --resume {folder.path}", markup=False)
-        return INTERRUPTED
-    return _finish(work)
+    with closing(work):
+        if stopped and any(trial.state in ("waiting", "running") for trial in work.trials):
+            console.print(f"saved; go on with: fastdropout search --resume {folder.path}", markup=False)
+            return INTERRUPTED
+        return _finish(work)
 
 
 def _new(

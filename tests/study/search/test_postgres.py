@@ -4,6 +4,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -71,8 +72,8 @@ def test_two_drivers_share_a_study(server, midis, tmp_path):
     assert drivers[1].returncode == 0, out + error
     runs = [path.name for name in ("a", "b") for path in (tmp_path / name / "trials").glob("[0-9]*")]
     assert sorted(runs) == [f"{number:03}" for number in range(12)]
-    work = helpers.opened(tmp_path / "a", server)
-    assert [t.state for t in work.trials] == ["finished"] * 12
+    with closing(helpers.opened(tmp_path / "a", server)) as work:
+        assert [t.state for t in work.trials] == ["finished"] * 12
     assert (tmp_path / "a" / "report.html").exists()
     for name in ("a", "b"):
         assert "secret" not in (tmp_path / name / "search.json").read_text()

@@ -79,6 +79,11 @@ class Search:
             )
             self._join()
 
+    def close(self) -> None:
+        """Give the connections to the data base back; a later use opens them again."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
     @property
     def trials(self) -> list[Trial]:
         """All trials in the order of their numbers, those of other drivers too."""
