@@ -66,18 +66,17 @@ def test_nothing_published_is_a_dash(tables):
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda p: p.stem)
-def test_published_results_are_of_todays_presets(path):
-    """A changed preset wants its row trained again: fastdropout reproduce --results results/table."""
+def test_published_results_are_of_todays_presets_and_settings(path):
+    """A changed one wants its row trained again: fastdropout reproduce --results results/table."""
     for found in read_results(path):
         assert found.corpus == path.stem
         if found.corpus in CANONICAL:
             assert found.corpus_sha256 == CANONICAL[found.corpus].content_sha256
         assert found.versions["torch"]
-        if found.model in ("paper", "single", "best"):
-            options = table.candidates(found.model, found.corpus, budget=found.budget)[0]
-            wanted = dict(table.Cell(found.corpus, found.model, 1, found.seed, options).config)
-            kept = {name: value for name, value in found.config.items() if name not in PLACE}
-            assert kept == {name: wanted[name] for name in kept}, (found.model, found.seed)
+        options = table.candidates(found.model, found.corpus, budget=found.budget)[found.candidate - 1]
+        wanted = dict(table.Cell(*found.key, options).config)
+        kept = {name: value for name, value in found.config.items() if name not in PLACE}
+        assert kept == {name: wanted[name] for name in kept}, found.key
 
 
 def test_a_line_holds_all_that_is_needed():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -158,12 +157,11 @@ class _Screen:
     def __init__(self) -> None:
         from rich.live import Live
 
-        from fastdropout.cli.screen import console
+        from fastdropout.cli.screen import Clock, console
         from fastdropout.study.reproduce import Board
 
         self.board, self.told, self.console = Board(), set[object](), console
-        self.begin = time.monotonic()
-        self.before: float | None = None
+        self.clock = Clock()
         self.live = Live(get_renderable=self.table, console=console, refresh_per_second=1, transient=True)
 
     def __enter__(self) -> Callable[[Board], None]:
@@ -177,15 +175,10 @@ class _Screen:
 
     def table(self) -> Table:
         """The cells, and the time left if trainings go on as fast as so far."""
-        from fastdropout.cli.screen import time_left
-
-        ended, done = progress(self.board)
-        self.before = done if self.before is None and self.board.cells else self.before
-        made, left = done - (self.before or 0.0), len(self.board.cells) - done
+        (ended, done), total = progress(self.board), len(self.board.cells)
+        left = self.clock.left(done, total) if total else "?"  # Nothing is planned yet.
         table = _cells(self.board)
-        table.title_justify = "left"
-        table.title = f"{ended}/{len(self.board.cells)} trainings ended  "
-        table.title += f"{time_left(time.monotonic() - self.begin, made, left)} left"
+        table.title, table.title_justify = f"{ended}/{total} trainings ended  {left} left", "left"
         return table
 
     def show(self, board: Board) -> None:

@@ -65,12 +65,30 @@ def share() -> Iterator[Callable[[float, str], None]]:
         yield tell
 
 
+class Clock:
+    """The time left if work goes on as fast as since the first look: what was done before took no time."""
+
+    def __init__(self) -> None:
+        self.begin = time.monotonic()
+        self.before: float | None = None
+
+    def left(self, done: float, total: float) -> str:
+        """As h:mm:ss, where `done` of `total` is done now."""
+        if self.before is None:
+            self.before = done
+        if done <= self.before:
+            return "?"
+        seconds = round((time.monotonic() - self.begin) / (done - self.before) * (total - done))
+        hours, rest = divmod(seconds, 3600)
+        return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
 class TrainingScreen:
     """Follows a training: call it with each step."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs, self.valid, self.best = epochs, float("nan"), float("inf")
-        self.begin, self.done_before = time.monotonic(), -1.0
+        self.clock = Clock()
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(bar_width=None),
@@ -94,12 +112,10 @@ class TrainingScreen:
     def __call__(self, step: Step) -> None:
         """Show a step."""
         done = (step.epoch - 1 + step.update / max(step.updates, 1)) / self.epochs
-        if self.done_before < 0:
-            self.done_before = done  # A resumed run has not taken this time now.
         if step.record is not None and step.record.valid_nll_per_step is not None:
             self.valid = step.record.valid_nll_per_step
             self.best = min(self.best, self.valid)
-        left = time_left(time.monotonic() - self.begin, done - self.done_before, 1 - done)
+        left = self.clock.left(done, 1.0)
         self.bar.update(
             self.task,
             completed=done,
@@ -120,11 +136,3 @@ class TrainingScreen:
 
 def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3f}"
-
-
-def time_left(seconds: float, made: float, left: float) -> str:
-    """As h:mm:ss, where `made` took so many seconds and `left` is to be made."""
-    if made <= 0:
-        return "?"
-    hours, rest = divmod(round(seconds / made * left), 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -202,10 +201,9 @@ class SearchScreen:
     def __init__(self, work: Search) -> None:
         from rich.live import Live
 
-        from fastdropout.cli.screen import console
+        from fastdropout.cli.screen import Clock, console
 
-        self.console, self.begin = console, time.monotonic()
-        self.before: float | None = None
+        self.console, self.clock = console, Clock()
         self.told: set[int] | None = None
         self.epochs = work.epochs
         self.live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
@@ -238,14 +236,10 @@ class SearchScreen:
                 )
 
     def _headline(self, trials: Sequence[Trial]) -> str:
-        from fastdropout.cli.screen import time_left
-
         ended = [t for t in trials if t.state not in ("waiting", "running")]
         best = min((t.valid for t in ended if t.state == "finished" and t.valid is not None), default=None)
         done = len(ended) + sum(min(t.epochs / self.epochs, 1.0) for t in trials if t.state == "running")
-        if self.before is None:
-            self.before = done  # A resumed search has not taken this time now.
-        left = time_left(time.monotonic() - self.begin, done - self.before, len(trials) - done)
+        left = self.clock.left(done, len(trials))
         return f"{len(ended)}/{len(trials)} ended  best {_number(best)}  {left} left"
 
 

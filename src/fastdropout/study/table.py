@@ -61,7 +61,7 @@ _COMPARED: dict[str, tuple[dict[str, Any], ...]] = {
 }
 """Beside those of `single` without its regulariser: settings of a model, of which valid chooses.
 
-`share` is of the epochs.
+`share` is no option but the part of the epochs of `single` that a setting has.
 """
 
 MODELS = {
@@ -143,7 +143,7 @@ def candidates(
 
     `paper` and `best` are what their presets say, and `single` is one of the members of `best`. The others
     take size, batch, epochs, schedule, averaging and initial weights from `single`, so that only the
-    regulariser and the steps differ. `budget` multiplies the epochs.
+    regulariser and the steps differ, and in some settings the epochs. `budget` multiplies the epochs.
 
     >>> [options["drop_output"] for options in candidates("output-dropout", "jsb-chorales")]
     [0.5, 0.2, 0.5]
