@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import save
-from fastdropout.study.search.executors import make_executor
-from fastdropout.study.search.job import Job
-from fastdropout.training import make_config
+from fastdropout.music.study.search.executors import make_executor
+from fastdropout.music.study.search.job import Job
+from fastdropout.music.training import make_config
 
 CORES = os.cpu_count() or 1
 TRAININGS = 2 * CORES

@@ -10,11 +10,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from fastdropout.study.publish import command_of
-from fastdropout.study.reproduce import result_of
-from fastdropout.study.results import merge_results, read_results
-from fastdropout.study.table import Cell
-from fastdropout.training.run import Run
+from fastdropout.music.study.publish import command_of
+from fastdropout.music.study.reproduce import result_of
+from fastdropout.music.study.results import merge_results, read_results
+from fastdropout.music.study.table import Cell
+from fastdropout.music.training.run import Run
 
 PATH = Path(__file__).parents[1] / "results" / "explored.json"
 

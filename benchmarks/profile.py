@@ -18,7 +18,9 @@ import torch
 import fastdropout as fd
 from benchmarks.record import save
 from benchmarks.speed import DROPS, INPUTS, STEPS
-from fastdropout.functional import fused, kernel, walk
+from fastdropout.recurrent import backward as fused
+from fastdropout.recurrent import forward as walk
+from fastdropout.recurrent import kernel
 
 BATCH, UNITS, ROUNDS = 64, 400, 21
 PARTS = (

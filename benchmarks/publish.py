@@ -1,6 +1,6 @@
 """Publishes the best network of a run: `python -m benchmarks.publish RUN NAME`.
 
-Writes `src/fastdropout/models/NAME.safetensors` and the card beside it; without arguments the card only.
+Writes `src/fastdropout/music/models/NAME.safetensors` and its card; without arguments only the card.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 
 from fastdropout.files import write_atomic
-from fastdropout.study.publish import card, publish
-from fastdropout.training.published import models_folder
-from fastdropout.training.run import Run
+from fastdropout.music.study.publish import card, publish
+from fastdropout.music.training.published import models_folder
+from fastdropout.music.training.run import Run
 
 
 def main() -> None:

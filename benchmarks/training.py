@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import fastdropout as fd
-from fastdropout.data.batches import batches, chunks
+from fastdropout.music.data.batches import batches, chunks
 
 FRAMES, PIECES = 245_202, 524  # MuseData's training split
 

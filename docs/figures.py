@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from fastdropout.files import write_atomic
-from fastdropout.study.gallery import THEMES, Exhibit, exhibits, load, render
+from fastdropout.music.study.gallery import THEMES, Exhibit, exhibits, load, render
 
 ROOT = Path(__file__).parents[1]
 NUMBERS, PICTURES, PAGE = (

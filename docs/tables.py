@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from fastdropout.study.paper import MODELS as PUBLISHED
-from fastdropout.study.paper import TABLE_1
-from fastdropout.study.results import Result, read_results
-from fastdropout.study.table import ABLATIONS, CORPORA, MODELS, chosen
+from fastdropout.music.study.paper import MODELS as PUBLISHED
+from fastdropout.music.study.paper import TABLE_1
+from fastdropout.music.study.results import Result, read_results
+from fastdropout.music.study.table import ABLATIONS, CORPORA, MODELS, chosen
 
 ROOT = Path(__file__).parents[1]
 
@@ -176,8 +176,8 @@ def models() -> str:
     """The published models, as their card has them."""
     rows = []
     for path in sorted((ROOT / "src" / "fastdropout" / "models").glob("*.safetensors")):
-        from fastdropout.study.publish import units_of
-        from fastdropout.training.published import load_model
+        from fastdropout.music.study.publish import units_of
+        from fastdropout.music.training.published import load_model
 
         found = load_model(path)
         scores = [f"{found.about[split]:.3f}" for split in ("valid", "test")]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fastdropout.data.midi import write_midi
+from fastdropout.music.data.midi import write_midi
 
 
 @pytest.fixture(scope="session")

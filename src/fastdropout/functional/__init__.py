@@ -1,6 +1,6 @@
 """Pure maths: tensors and moments in, tensors and moments out; no parameters, no state."""
 
-from fastdropout.functional import losses, quadrature, recurrence
+from fastdropout.functional import losses, quadrature
 from fastdropout.functional.propagate import (
     add_independent,
     dropout,
@@ -37,7 +37,6 @@ __all__ = [
     "multiply_independent",
     "noisy_linear",
     "quadrature",
-    "recurrence",
     "relu",
     "sigmoid",
     "softmax",

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fastdropout.functional.affine import Method, affine, check_method
 from fastdropout.functional.propagate import check_drop, dropout, mask
-from fastdropout.functional.recurrence import Method, affine, check_method
 from fastdropout.moments import Moments, as_moments
 from fastdropout.nn.noise import add_weight_noise, noisy
 

@@ -11,13 +11,16 @@ import torch
 from torch import _VF, Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from fastdropout.functional import drawn, fused, recurrence
+from fastdropout.functional.affine import Method, affine, check_method
 from fastdropout.functional.propagate import add_independent, check_drop
-from fastdropout.functional.recurrence import Method, activate, affine, check_method
 from fastdropout.functional.transfer import Rule, check_rule
 from fastdropout.moments import Moments, as_moments, moments
 from fastdropout.nn.noise import add_weight_noise, noisy
 from fastdropout.nn.packed import PackedMoments
+from fastdropout.recurrent import backward as fused
+from fastdropout.recurrent import reference as recurrence
+from fastdropout.recurrent import sampled as drawn
+from fastdropout.recurrent.reference import activate
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,36 @@
+"""A dropped-out linear layer by any method, and which method applies in training and in evaluation."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from fastdropout.functional import propagate
+from fastdropout.moments import Moments
+
+Method = Literal["moments", "gaussian", "mask"]
+METHODS: tuple[str, ...] = get_args(Method)
+
+
+def check_method(method: str) -> None:
+    """Raise ValueError for an unknown method."""
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+
+
+def affine(
+    x: Moments,
+    weight: Tensor | Moments,
+    bias: Tensor | Moments | None,
+    drop: float,
+    method: Method = "moments",
+) -> Moments:
+    """Dropout of the incoming units, then a linear layer, of certain or of Gaussian weights.
+
+    Under `method="mask"` the mask is drawn; under the others its moments are propagated.
+    """
+    z = Moments.certain(propagate.mask(x.mean, drop)) if method == "mask" else propagate.dropout(x, drop)
+    if isinstance(weight, Moments):
+        return propagate.noisy_linear(z, weight, bias)  # type: ignore[arg-type]
+    return propagate.linear(z, weight, bias)  # type: ignore[arg-type]

@@ -1,0 +1,262 @@
+"""`search`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from fastdropout.errors import ConfigError
+from fastdropout.music.cli import INTERRUPTED, OK
+from fastdropout.music.cli.flags import given_options, with_options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fastdropout.music.study.search.driver import Search, Trial
+    from fastdropout.music.study.search.folder import SearchFolder
+
+NOTHING_FINISHED = 1
+
+
+@with_options
+def search(
+    corpus: str | None = None,
+    /,
+    *,
+    trials: int | None = None,
+    space: str | None = None,
+    sampler: str | None = None,
+    prune: bool | None = None,
+    executor: str | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
+    ray_cpus: float = 1,
+    ray_gpus: float = 0,
+    storage: str | None = None,
+    study: str | None = None,
+    resume: Path | None = None,
+    out: Annotated[Path | None, Parameter(alias="-o")] = None,
+    searches: Path = Path("searches"),
+    **flags: Annotated[str, Parameter(show=False)],
+) -> int:
+    """Search for a configuration: draw trials, train each, and report on the one with the lowest valid.
+
+    An option given by its flag below is not drawn. Draws depend on --seed and the number of the trial alone.
+    Ctrl-C saves; --resume goes on.
+
+    Parameters
+    ----------
+    corpus
+        bach, piano-midi, nottingham, musedata, jsb-chorales, or a folder of MIDI files [bach]
+    trials
+        how many [32]; with --resume, to how many the search is extended
+    space
+        paper (exactly its table of hyper parameters) or wide (ours) [paper]
+    sampler
+        random or tpe, which looks at the trials before [random]
+    prune
+        give up hopeless trials early, by successive halving
+    executor
+        process (one single-threaded worker a core), serial, or ray [process]
+    workers
+        trials at a time [one a core]
+    ray
+        address of a Ray cluster, or auto; its nodes share the search folder
+    ray_cpus
+        cores a trial asks Ray for
+    ray_gpus
+        GPUs a trial asks Ray for
+    storage
+        URL of a data base for the study, such as postgresql+psycopg://user@host/name [study.db]
+    study
+        name of the study in that data base; drivers that give the same share its trials
+    resume
+        go on with the search in this folder
+    out
+        the search folder [searches/CORPUS-DATE-N]
+    searches
+        where search folders are made
+    """
+    asked = {"trials": trials, "space": space, "sampler": sampler, "prune": prune, "study": study}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    options = given_options(flags)
+    if executor is None:
+        executor = "process" if ray is None else "ray"
+    if ray is not None and executor != "ray":
+        raise ConfigError(f"ray is for the executor ray, got the executor {executor}")
+    if resume is not None:
+        others = [
+            *asked.keys() - {"trials"},
+            *options,
+            *(["corpus"] if corpus else []),
+            *(["out"] if out else []),
+        ]
+        if others:
+            raise ConfigError(f"a resumed search is what it was: leave out {', '.join(sorted(others))}")
+
+    from fastdropout.music.cli.screen import console
+    from fastdropout.music.cli.train import ctrl_c
+    from fastdropout.music.study.search.driver import Search
+    from fastdropout.music.study.search.executors import make_executor
+    from fastdropout.music.study.search.folder import SearchFolder
+
+    with (
+        ctrl_c() as stop,
+        closing(make_executor(executor, workers, ray, stop=stop, cpus=ray_cpus, gpus=ray_gpus)) as pool,
+    ):
+        if resume is None:
+            folder = _new(corpus or "bach", asked, options, storage, out, searches)
+        else:
+            folder = SearchFolder(resume)
+            if trials is not None:
+                folder.extend(trials)
+        named = "" if folder.settings.storage is None else f", study {folder.settings.study}"
+        console.print(f"search {folder.path}{named}", markup=False)
+        work = Search(folder, storage)
+        with SearchScreen(work) as screen:
+            work.run(pool, screen, stop)
+        stopped = stop()
+    with closing(work):
+        if stopped and any(trial.state in ("waiting", "running") for trial in work.trials):
+            console.print(f"saved; go on with: fastdropout search --resume {folder.path}", markup=False)
+            return INTERRUPTED
+        return _finish(work)
+
+
+def _new(
+    corpus: str,
+    asked: dict[str, Any],
+    options: dict[str, Any],
+    storage: str | None,
+    out: Path | None,
+    searches: Path,
+) -> SearchFolder:
+    """Check everything that can be checked before there is a folder."""
+    from pydantic import ValidationError
+
+    from fastdropout.music.cli.screen import counting
+    from fastdropout.music.data.corpora import NAMES
+    from fastdropout.music.study.search.driver import check
+    from fastdropout.music.study.search.folder import Settings, create_folder, without_password
+    from fastdropout.music.study.search.space import SPACES, draw, trial_config
+    from fastdropout.music.training.state import load_corpus
+
+    if asked.get("study") and storage is None:
+        raise ConfigError("study is the name in a data base: give its storage too")
+    if corpus not in NAMES and Path(corpus).expanduser().is_dir():
+        corpus = str(Path(corpus).expanduser().resolve())
+    if options.get("data") is not None:
+        options["data"] = str(Path(options["data"]).expanduser().resolve())
+    if storage is not None:  # Its other studies are no business of ours.
+        asked = {"study": f"{Path(corpus).name}-{secrets.token_hex(4)}", **asked}
+    seed = options.pop("seed", 0)
+    options.pop("threads", None)
+    try:
+        settings = Settings(
+            corpus=corpus,
+            seed=seed,
+            options=options,
+            storage=None if storage is None else without_password(storage),
+            **asked,
+        )
+    except ValidationError as error:
+        faults = []
+        for item in error.errors():
+            allowed = item["msg"].replace("Input should be", "must be", 1)
+            faults.append(f"{item['loc'][0]} {allowed}, got {item['input']!r}")
+        raise ConfigError("; ".join(faults)) from error
+    check(settings)
+    first = draw(SPACES[settings.space], settings.seed, 0, options)
+    with counting(f"reading {corpus}") as count:
+        load_corpus(trial_config(SPACES[settings.space], corpus, first, settings.seed, 0), count)
+    return create_folder(settings, out, searches)
+
+
+def _finish(work: Search) -> int:
+    """Write the report and say what came out; of all test figures, that of the best alone is shown."""
+    from fastdropout.music.cli.screen import console
+    from fastdropout.music.study.search.report import nll_on_test, write_search_report
+
+    best = work.best
+    if best is None:
+        console.print("no trial has finished")
+        return NOTHING_FINISHED
+    page = write_search_report(work)
+    console.print(f"best trial {best.number}: valid {best.valid:.3f}, {best.folder}", markup=False)
+    test = nll_on_test(best)
+    if test is not None:
+        console.print(f"test NLL {test:.3f} nats per frame")
+    console.print(f"report {page}", markup=False)
+    return OK
+
+
+class SearchScreen:
+    """Follows a search: a table on a terminal, a line a trial in a log. Call it with the trials."""
+
+    def __init__(self, work: Search) -> None:
+        from rich.live import Live
+
+        from fastdropout.music.cli.screen import Clock, console
+
+        self.console, self.clock = console, Clock()
+        self.told: set[int] | None = None
+        self.epochs = work.epochs
+        self.live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+
+    def __enter__(self) -> SearchScreen:
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def __call__(self, trials: Sequence[Trial]) -> None:
+        """Show how far the trials are."""
+        headline = self._headline(trials)
+        if self.live is not None:
+            self.live.update(_table(trials, headline, max(self.console.height - 6, 4)))
+            return
+        ended = [trial for trial in trials if trial.state not in ("waiting", "running")]
+        if self.told is None:
+            self.told = {trial.number for trial in ended}  # Of a search that is gone on with.
+        for trial in ended:
+            if trial.number not in self.told:
+                self.told.add(trial.number)
+                why = f"  {trial.reason}" if trial.reason else ""
+                self.console.print(
+                    f"trial {trial.number}  {trial.state}  valid {_number(trial.valid)}{why}  ({headline})",
+                    markup=False,
+                )
+
+    def _headline(self, trials: Sequence[Trial]) -> str:
+        ended = [t for t in trials if t.state not in ("waiting", "running")]
+        best = min((t.valid for t in ended if t.state == "finished" and t.valid is not None), default=None)
+        done = len(ended) + sum(min(t.epochs / self.epochs, 1.0) for t in trials if t.state == "running")
+        left = self.clock.left(done, len(trials))
+        return f"{len(ended)}/{len(trials)} ended  best {_number(best)}  {left} left"
+
+
+def _table(trials: Sequence[Trial], headline: str, rows: int) -> Table:
+    """The trials that run, then the best; as many as fit."""
+    from rich.table import Column, Table
+
+    order = {"running": 0, "finished": 1, "pruned": 2, "diverged": 2, "failed": 2, "waiting": 3}
+    shown = sorted(trials, key=lambda t: (order[t.state], t.valid or 0.0, t.number))[:rows]
+    drawn_column = Column("drawn", no_wrap=True, overflow="ellipsis", ratio=1)  # What the others leave.
+    names = ("trial", "state", "epochs", "valid", "min")
+    table = Table(*names, drawn_column, title=headline, title_justify="left", expand=True)
+    for t in shown:
+        drawn = t.reason or " ".join(f"{name}={value}" for name, value in t.options.items())
+        table.add_row(str(t.number), t.state, str(t.epochs), _number(t.valid), f"{t.seconds / 60:.1f}", drawn)
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,219 @@
+"""Pieces to batches, in the protocol of the paper.
+
+A network reads frame t and predicts frame t + 1: inputs are `x[:-1]`, targets `x[1:]`. What is scored:
+
+- **chunks** (training): a piece is cut into chunks of 100 frames; a shorter rest gets zeros in front, as in
+  the paper, or with `pad="end"` behind it, where no frame can notice them. Each chunk stands alone, so its
+  first frame is an input only: of 100 frames 99 are scored, and a rest of one frame is lost.
+- **chunks with `carry`** (truncated back-propagation): a chunk begins with the frame the last one ended
+  with, and its row goes on from the state of the same row in the batch before, except where `fresh`.
+  Every frame but a piece's first is scored once. The zeros stand before the first chunk of a piece, or
+  behind the last, never between two.
+- **whole pieces** (evaluation): padded at the end, which no earlier frame can notice, so that the result
+  is that of one piece after the other. Every frame but the first is scored.
+
+With `score_first` a frame of zeros is put before each piece, so that its first frame is scored too. No
+frame is ever scored twice, and padding never. `nll_per_step` of a split is the sum over all scored
+frames divided by their number, `batch.mask.sum()` summed over the batches, not a mean of means.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdropout.errors import DataError
+from fastdropout.music.data.rolls import KEYS, Roll
+
+if TYPE_CHECKING:  # torch takes seconds to import, and cutting needs none of it.
+    import torch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors for one call of a network."""
+
+    inputs: torch.Tensor
+    """float32 `(steps, batch, 88)`."""
+    targets: torch.Tensor
+    """float32 `(steps, batch, 88)`: the frame after each input."""
+    mask: torch.Tensor
+    """bool `(steps, batch)`: True where the target is a real frame that is to be scored."""
+    fresh: torch.Tensor
+    """bool `(batch,)`: True where the state starts anew, False where it goes on from the batch before."""
+    pieces: npt.NDArray[np.int64]
+    """The number of the piece in each row, -1 for a row that is all padding."""
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        inputs, targets = self.inputs.to(device), self.targets.to(device)
+        return Batch(inputs, targets, self.mask.to(device), self.fresh.to(device), self.pieces)
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Pieces that were cut once and are shuffled by number afterwards."""
+
+    frames: npt.NDArray[np.uint8]
+    """`[chunks, steps + 1, 88]`."""
+    scored: npt.NDArray[np.bool_]
+    """`[chunks, steps]`: True where frame `step + 1` is to be predicted."""
+    pieces: npt.NDArray[np.int64]
+    """`[chunks]`: which piece a chunk is of; chunks of a piece follow one another."""
+    carry: bool
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    @property
+    def steps(self) -> int:
+        """Predictions a chunk."""
+        return self.scored.shape[1]
+
+
+def chunks(
+    pieces: Sequence[Roll],
+    length: int = 100,
+    *,
+    carry: bool = False,
+    score_first: bool = False,
+    pad: Literal["front", "end"] = "front",
+) -> Chunks:
+    """Cut pieces into chunks of `length` frames; with `carry` of `length` predictions, one frame more."""
+    if length < 2:
+        raise DataError(f"length must be at least 2 frames, got {length}")
+    window = length + 1 if carry else length
+    first = -1 if score_first else 0  # Frame -1 is the one of zeros.
+    cut: list[tuple[int, int, int]] = []
+    for number, piece in enumerate(pieces):
+        if carry and pad == "front":
+            ends = range(len(piece), first + 1, -length)
+            cut += [(number, max(first, end - window), end) for end in reversed(ends)]
+        else:
+            starts = range(first, len(piece) - 1, length)
+            cut += [(number, start, min(start + window, len(piece))) for start in starts]
+    frames = np.zeros((len(cut), window, KEYS), np.uint8)
+    scored = np.zeros((len(cut), window - 1), np.bool_)
+    for row, (number, start, end) in enumerate(cut):
+        real = pieces[number][max(start, 0) : end]
+        at = window - (end - start) if pad == "front" else 0
+        silence = max(-start, 0)  # The frame of zeros before a piece whose first frame is scored.
+        frames[row, at + silence : at + silence + len(real)] = real
+        scored[row, at : at + end - start - 1] = True
+    return Chunks(frames, scored, np.array([number for number, _, _ in cut], np.int64), carry)
+
+
+def batches(
+    cut: Chunks, batch_size: int, generator: np.random.Generator | torch.Generator | None = None
+) -> Iterator[Batch]:
+    """One epoch over the chunks, shuffled by `generator`, in order if it is None.
+
+    With `carry` whole pieces are shuffled and dealt to `batch_size` rows of nearly equal length, each of
+    which is read from left to right; a row that ends earlier is filled with padding.
+    """
+    if batch_size < 1:
+        raise DataError(f"batch_size must be at least 1, got {batch_size}")
+    if cut.carry:
+        table, fresh = _deal(cut.pieces, batch_size, generator)
+        for column in range(table.shape[1]):
+            yield _batch(cut, table[:, column], fresh[:, column])
+    else:
+        order = _permutation(len(cut), generator)
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            yield _batch(cut, rows, np.ones(len(rows), np.bool_))
+
+
+def count_batches(cut: Chunks, batch_size: int) -> int:
+    """How many batches an epoch has; shuffling does not change it."""
+    if cut.carry:
+        return _deal(cut.pieces, batch_size, None)[0].shape[1]
+    return -(-len(cut) // batch_size)
+
+
+def whole_pieces(
+    pieces: Sequence[Roll], batch_size: int = 32, *, score_first: bool = False, max_frames: int = 20_000
+) -> Iterator[Batch]:
+    """Whole pieces, the longest first, padded at the end to the longest of their batch.
+
+    A batch has at most `max_frames` frames with its padding (a longer piece comes alone), so that memory
+    does not depend on how long pieces are. A piece of one frame has nothing to score and occurs only
+    with `score_first`.
+    """
+    lead = 1 if score_first else 0
+    order = [n for n in range(len(pieces)) if len(pieces[n]) + lead >= 2]
+    order.sort(key=lambda number: -len(pieces[number]))
+    while order:
+        window = len(pieces[order[0]]) + lead
+        size = max(1, min(batch_size, max_frames // window))
+        rows, order = order[:size], order[size:]
+        frames = np.zeros((window, len(rows), KEYS), np.uint8)
+        scored = np.zeros((window - 1, len(rows)), np.bool_)
+        for row, number in enumerate(rows):
+            end = lead + len(pieces[number])
+            frames[lead:end, row] = pieces[number]
+            scored[: end - 1, row] = True
+        yield _tensors(frames, scored, np.ones(len(rows), np.bool_), np.array(rows, np.int64))
+
+
+def _batch(cut: Chunks, rows: npt.NDArray[np.int64], fresh: npt.NDArray[np.bool_]) -> Batch:
+    frames, scored, pieces = cut.frames[rows], cut.scored[rows], cut.pieces[rows]
+    empty = rows < 0
+    frames[empty], scored[empty], pieces[empty] = 0, False, -1
+    return _tensors(frames.transpose(1, 0, 2), scored.T, fresh, pieces)
+
+
+def _tensors(
+    frames: npt.NDArray[np.uint8],
+    scored: npt.NDArray[np.bool_],
+    fresh: npt.NDArray[np.bool_],
+    pieces: npt.NDArray[np.int64],
+) -> Batch:
+    import torch
+
+    # One float tensor for both: inputs and targets are views of it, shifted by a frame.
+    real = torch.from_numpy(np.ascontiguousarray(frames)).to(torch.float32)
+    mask = torch.from_numpy(np.ascontiguousarray(scored))
+    return Batch(real[:-1], real[1:], mask, torch.from_numpy(fresh.copy()), pieces)
+
+
+def _permutation(
+    count: int, generator: np.random.Generator | torch.Generator | None
+) -> npt.NDArray[np.int64]:
+    if generator is None:
+        return np.arange(count)
+    if isinstance(generator, np.random.Generator):
+        return generator.permutation(count)
+    import torch
+
+    return torch.randperm(count, generator=generator).numpy()
+
+
+def _deal(
+    pieces: npt.NDArray[np.int64], rows: int, generator: np.random.Generator | torch.Generator | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Deal whole pieces to rows: chunk numbers `[rows, columns]`, -1 for padding, and where pieces begin."""
+    _, first, count = np.unique(pieces, return_index=True, return_counts=True)
+    shuffled = _permutation(len(first), generator)
+    place = _permutation(len(first), generator)
+    # The longest first, each to the shortest row, keeps the rows nearly equal; each is then shuffled.
+    loads = [(0, row) for row in range(min(rows, len(first)))]
+    dealt: list[list[int]] = [[] for _ in loads]
+    for number in shuffled[np.argsort(-count[shuffled], kind="stable")]:
+        load, row = heapq.heappop(loads)
+        dealt[row].append(int(number))
+        heapq.heappush(loads, (load + int(count[number]), row))
+    table = np.full((len(loads), max((load for load, _ in loads), default=0)), -1, np.int64)
+    fresh = np.ones_like(table, np.bool_)
+    for row, numbers in enumerate(dealt):
+        at = 0
+        for number in sorted(numbers, key=lambda number: place[number]):
+            table[row, at : at + count[number]] = first[number] + np.arange(count[number])
+            fresh[row, at + 1 : at + count[number]] = False
+            at += count[number]
+    return table, fresh

@@ -1,0 +1,72 @@
+"""The one door to all corpora: by name, or by the path of a folder of MIDI files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastdropout.errors import DataError
+from fastdropout.music.data.bach import load_bach
+from fastdropout.music.data.canonical import CANONICAL, find, load_canonical
+from fastdropout.music.data.midi import load_folder
+from fastdropout.music.data.rolls import Corpus, Statistics
+
+NAMES = ("bach", *CANONICAL)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of a corpus: where it is and how large its splits are, or why it cannot be had."""
+
+    name: str
+    source: str = ""
+    statistics: Mapping[str, Statistics] = field(default_factory=dict)
+    """By split; empty if the corpus is not there."""
+    problem: str = ""
+
+
+def load(
+    name: str | os.PathLike[str],
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    progress: Callable[[int, int], object] | None = None,
+    steps_per_quarter: int = 2,
+    verify: bool = True,
+) -> Corpus:
+    """A corpus by its name (`NAMES`), or the MIDI files of a folder.
+
+    `data_dir` is where the canonical data sets lie, by default `$FASTDROPOUT_DATA`. `steps_per_quarter`
+    is the grid for MIDI files only. `verify=False` accepts canonical files with another hash than the
+    known one.
+    """
+    if name == "bach":
+        return load_bach(progress=progress)
+    if isinstance(name, str) and name in CANONICAL:
+        return load_canonical(name, data_dir, verify=verify)
+    folder = Path(os.path.expanduser(name))
+    if os.path.isdir(folder):  # Unlike the method of Path, False for names that are no paths at all.
+        return load_folder(folder, steps_per_quarter=steps_per_quarter, progress=progress)
+    allowed = f"{', '.join(NAMES)} or a folder of MIDI files"
+    raise DataError(f"{os.fspath(name)!r} is no corpus and no folder, allowed are {allowed}")
+
+
+def available(
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    progress: Callable[[int, int], object] | None = None,
+    verify: bool = True,
+) -> list[Row]:
+    """One row for each named corpus, with its statistics or with what is wrong with it."""
+    rows = []
+    for name in NAMES:
+        source = ""
+        try:
+            if name in CANONICAL:
+                source = str(find(name, data_dir))
+            corpus = load(name, data_dir, progress=progress, verify=verify)
+            rows.append(Row(name, corpus.source, corpus.statistics()))
+        except DataError as error:
+            rows.append(Row(name, source, problem=str(error)))
+    return rows

@@ -1,0 +1,218 @@
+"""One self-contained page about a run, and one about several."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import torch
+
+from fastdropout.errors import DataError, RunError
+from fastdropout.files import write_atomic
+from fastdropout.music.data.canonical import CANONICAL
+from fastdropout.music.data.rolls import Corpus
+from fastdropout.music.study import figures
+from fastdropout.music.study.paper import MODELS, SOURCE, TABLE_1
+from fastdropout.music.training.evaluation import Calibration
+from fastdropout.music.training.run import Run
+from fastdropout.music.training.state import load_corpus
+
+EXCERPT = 64
+"""Frames of the test piece that is shown."""
+
+
+def write_report(
+    run: Run | str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    corpus: Corpus | None = None,
+) -> Path:
+    """Write the report of a run that has a best checkpoint, by default as its report.html."""
+    run = run if isinstance(run, Run) else Run(run)
+    html = report_html(run, corpus=corpus)
+    path = run.path / "report.html" if out is None else Path(out)
+    write_atomic(path, html.encode())
+    return path
+
+
+def report_html(run: Run, *, corpus: Corpus | None = None) -> str:
+    """The report of a run as a page of HTML."""
+    config, result, metrics = run.config, run.result, run.metrics
+    if "test" not in result:
+        raise RunError(f"{run.path}: diverged before it had a network to report on; train with a lower lr")
+    test = result["test"]
+    note, roll_svg, piece = _excerpt(run, corpus)
+    name = str(run.about.get("corpus", {}).get("name", config.corpus))
+    return page(
+        "report.html",
+        title=f"{name}: {test['nll_per_step']:.3f} nats per frame",
+        run=run,
+        corpus=name,
+        config=list(config),
+        result=result,
+        about=run.about,
+        plain=not _is_noisy(config),
+        curves=figures.to_svg(figures.learning_curves(metrics, result["best_epoch"]), "curves"),
+        radii=figures.to_svg(figures.radii(metrics), "radii"),
+        regulariser=_regulariser(metrics),
+        no_regulariser=_no_regulariser(config),
+        calibration=figures.to_svg(figures.calibration(_table(test["calibration"])), "calibration"),
+        roll=roll_svg,
+        roll_note=note,
+        piece=piece,
+        published=_published(name, run),
+        source=SOURCE,
+        hardest=_hardest(test, piece),
+    )
+
+
+@dataclass(frozen=True)
+class Line:
+    """A run in a comparison."""
+
+    name: str
+    corpus: str
+    corpus_sha256: str
+    test: float | None
+    valid: float | None
+    best_epoch: int
+    epochs: int
+    seconds: float
+    parameters: int
+    options: dict[str, Any]
+    """Those in which the compared runs differ."""
+
+
+def compare(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Line]:
+    """The runs with their figures and the options in which they differ, the best test first."""
+    folders = [run if isinstance(run, Run) else Run(run) for run in runs]
+    if not folders:
+        raise RunError("nothing to compare: name at least one run folder")
+    configs = [dict(run.config) for run in folders]
+    differing = [name for name in configs[0] if len({repr(config[name]) for config in configs}) > 1]
+    lines = []
+    for run, config in zip(folders, configs, strict=True):
+        result, about = run.result, run.about.get("corpus", {})
+        lines.append(
+            Line(
+                name=run.name,
+                corpus=str(about.get("name", config["corpus"])),
+                corpus_sha256=str(about.get("sha256", "")),
+                test=result.get("test", {}).get("nll_per_step"),
+                valid=result.get("valid", {}).get("nll_per_step"),
+                best_epoch=result["best_epoch"],
+                epochs=result["epochs"],
+                seconds=result["seconds"],
+                parameters=result["parameters"],
+                options={name: config[name] for name in differing},
+            )
+        )
+    return sorted(lines, key=lambda line: (line.test is None, line.test))
+
+
+def comparison_html(runs: Sequence[Run | str | os.PathLike[str]]) -> str:
+    """Several runs side by side as a page of HTML."""
+    folders = [run if isinstance(run, Run) else Run(run) for run in runs]
+    lines = compare(folders)
+    labels = {f"{number}  {run.name}": run.metrics for number, run in enumerate(folders, 1)}
+    return page(
+        "compare.html",
+        title=f"{len(lines)} runs",
+        lines=lines,
+        options=list(lines[0].options),
+        same_corpus=len({line.corpus_sha256 for line in lines}) == 1,
+        curves=figures.to_svg(figures.valid_curves(labels), "compare"),
+    )
+
+
+def page(template: str, **values: Any) -> str:
+    """A template of `study/templates`, filled."""
+    folder = resources.files("fastdropout.music.study") / "templates"
+    loader = jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8"))
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return environment.get_template(template).render(made=now, **values)
+
+
+def _excerpt(run: Run, corpus: Corpus | None) -> tuple[str, str, Corpus | None]:
+    """A note, the picture of what was predicted in a test piece, and the corpus, if it is still there."""
+    expected = run.about.get("corpus", {}).get("sha256")
+    try:
+        corpus = load_corpus(run.config) if corpus is None else corpus
+    except DataError as error:
+        return f"The corpus cannot be read here, so no piece is shown: {error}", "", None
+    if expected not in (None, corpus.sha256):
+        return "The corpus has changed since the training, so no piece is shown.", "", None
+    piece = corpus.test[0][: EXCERPT + 1]
+    if len(piece) < 2:
+        return "The first test piece has one frame only, so it is not shown.", "", corpus
+    inputs = torch.from_numpy(piece[:-1]).float().unsqueeze(1)
+    p = run.model("best").probabilities(inputs)[:, 0]
+    std = None if p.is_certain else p.std.numpy()
+    figure = figures.predictions(piece[1:], p.mean.numpy(), std)
+    names = corpus.names.get("test")
+    which = f"the test piece {names[0]}" if names else "the first test piece"
+    note = f"The beginning of {which}: each frame is predicted from those before it."
+    if std is None:
+        note += " Nothing is dropped in this network, so its probabilities have no uncertainty."
+    return note, figures.to_svg(figure, "roll"), corpus
+
+
+def _published(name: str, run: Run) -> list[tuple[str, float]]:
+    """The paper's figures for the run's corpus, if it is really that one."""
+    whole = not run.config.pieces and not run.config.score_first
+    same = name in CANONICAL and run.about["corpus"]["sha256"] == CANONICAL[name].content_sha256
+    if not (whole and same):
+        return []
+    pairs = zip(MODELS, TABLE_1[name], strict=True)
+    return [(model, value) for model, value in pairs if value is not None]
+
+
+def _hardest(test: dict[str, Any], corpus: Corpus | None) -> list[tuple[str, float, int]]:
+    """The test pieces with the highest and the lowest `nll_per_step`."""
+    names = list(corpus.names.get("test", ())) if corpus is not None else []
+    rows = []
+    for number, (nll, frames) in enumerate(zip(test["by_piece"], test["piece_frames"], strict=True)):
+        if nll is not None:
+            rows.append((names[number] if number < len(names) else f"piece {number + 1}", nll, frames))
+    rows.sort(key=lambda row: row[1])
+    return rows if len(rows) <= 6 else rows[:3] + rows[-3:]
+
+
+def _table(content: dict[str, Any]) -> Calibration:
+    """The calibration table out of a result.json."""
+    p, frequency = (
+        np.array([np.nan if value is None else value for value in content[key]], np.float64)
+        for key in ("mean_probability", "frequency")
+    )
+    return Calibration(np.array(content["edges"]), np.array(content["count"], np.int64), p, frequency)
+
+
+def _regulariser(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """The picture of the regulariser, empty for a run without noise or from before it was written down."""
+    if not any(m.get("lambda_quantiles") for m in metrics):
+        return ""
+    return figures.to_svg(figures.regulariser(metrics), "regulariser")
+
+
+def _no_regulariser(config: Any) -> str:
+    """Why a run has no picture of the regulariser."""
+    if not _is_noisy(config):
+        return "There is none: nothing is dropped and no noise is added, so that no variance enters the loss."
+    if config.method == "mask":
+        return "There is none to split off: masks are drawn, so that no variance enters the loss."
+    return "Not written down: the run is from before it was, or ended in its first epoch."
+
+
+def _is_noisy(config: Any) -> bool:
+    drops = config.drop_input or config.drop_hidden or config.drop_output
+    return bool(drops or config.noise_hidden or config.weight_noise)

@@ -1,0 +1,63 @@
+"""Piano rolls made audible: a few partials a note, each dying away, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import wave
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdropout.music.data.rolls import LOWEST, Roll
+
+RATE = 22_050
+MAX_SECONDS = 3600.0
+_PARTIALS = ((1, 1.0), (2, 0.5), (3, 0.25), (4, 0.12), (5, 0.06), (6, 0.03))
+_ATTACK, _RELEASE = 0.012, 0.09
+
+
+def render(roll: Roll, frame_seconds: float) -> npt.NDArray[np.float32]:
+    """Samples in [-0.9, 0.9]; a key that sounds in successive frames is one held note."""
+    if not 0 < frame_seconds <= 60:
+        raise ValueError(f"frame_seconds must lie in (0, 60], got {frame_seconds}")
+    if len(roll) * frame_seconds > MAX_SECONDS:
+        raise ValueError(
+            f"a piece of sound must last at most {MAX_SECONDS:.0f} s, got {len(roll) * frame_seconds:.0f} s"
+        )
+    sound = np.zeros(int((len(roll) * frame_seconds + 0.5) * RATE) + 1, np.float32)
+    edges = np.diff(np.pad((roll != 0).astype(np.int8), ((1, 1), (0, 0))), axis=0)
+    # Transposed, so that the starts and ends of a key come in pairs.
+    keys, starts = np.nonzero(edges.T == 1)
+    _, ends = np.nonzero(edges.T == -1)
+    for key, start, end in zip(keys, starts, ends, strict=True):
+        note = _note(int(key) + LOWEST, (end - start) * frame_seconds)
+        at = int(start * frame_seconds * RATE)
+        sound[at : at + len(note)] += note[: len(sound) - at]
+    peak = float(np.abs(sound).max())
+    return sound * (0.9 / peak) if peak > 0 else sound
+
+
+def to_wav(samples: npt.NDArray[np.float32]) -> bytes:
+    """Samples in [-1, 1] as a 16-bit mono WAV file."""
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes(np.round(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
+    return buffer.getvalue()
+
+
+def _note(midi: int, seconds: float) -> npt.NDArray[np.float32]:
+    """One note with a short attack, a decay that is slower for low notes, and a release after its end."""
+    pitch = 440.0 * 2 ** ((midi - 69) / 12)
+    t = np.arange(int((seconds + _RELEASE) * RATE)) / RATE
+    tone = np.zeros_like(t)
+    for partial, strength in _PARTIALS:
+        if partial * pitch < RATE / 2:  # Higher ones would come back as wrong pitches.
+            decay = (0.6 + midi / 60) * (0.5 + 0.5 * partial)
+            tone += strength * np.exp(-decay * t) * np.sin(2 * np.pi * partial * pitch * t)
+    attack = np.minimum(t / _ATTACK, 1)
+    release = np.clip((seconds + _RELEASE - t) / _RELEASE, 0, 1)
+    # Equal strength would make low notes rumble and high ones vanish.
+    return (tone * attack * release * (440.0 / pitch) ** 0.15).astype(np.float32)

@@ -1,0 +1,201 @@
+"""A whole training in a run folder: made, gone on with, and finished."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastdropout.errors import RunError
+from fastdropout.music.data.corpora import NAMES
+from fastdropout.music.data.rolls import Corpus
+from fastdropout.music.training.config import Config
+from fastdropout.music.training.evaluation import Evaluation, evaluate
+from fastdropout.music.training.fitting import Progress, fit
+from fastdropout.music.training.model import default_threads
+from fastdropout.music.training.network import Network
+from fastdropout.music.training.run import Run, create_run
+from fastdropout.music.training.state import Data, State, load_corpus, new_state, prepare
+
+Watch = Callable[[Progress], object]
+Stop = Callable[[], bool]
+
+
+def train(
+    config: Config,
+    *,
+    corpus: Corpus | None = None,
+    out: str | os.PathLike[str] | None = None,
+    root: str | os.PathLike[str] = "runs",
+    command: Sequence[str] = (),
+    watch: Watch | None = None,
+    stop: Stop | None = None,
+    began: Callable[[Run], object] | None = None,
+    save_every: float = 30.0,
+    tensorboard: bool = False,
+) -> Run:
+    """Train in a new run folder, test the best network, and return the folder.
+
+    `began` is called with the folder as soon as it is there, `watch` with each `Progress`. Where `stop`
+    answers True after an update, the state is saved and the run left unfinished, to be resumed. Within an
+    epoch the state is saved every `save_every` seconds.
+    """
+    _set_torch(config)
+    config = _settled(config)
+    data = prepare(config, corpus)
+    state = new_state(config, data)
+    run = create_run(config, data.corpus, out=out, root=root, command=command)
+    with run.lock():
+        if began is not None:
+            began(run)
+        run.save(state, data.corpus)
+        _go(run, state, data, watch, stop, save_every, tensorboard)
+    return run
+
+
+def resume(
+    path: str | os.PathLike[str] | Run,
+    *,
+    corpus: Corpus | None = None,
+    watch: Watch | None = None,
+    stop: Stop | None = None,
+    save_every: float = 30.0,
+    tensorboard: bool = False,
+) -> Run:
+    """Go on with a run from its last checkpoint; the outcome equals an uninterrupted run's to the bit."""
+    run = path if isinstance(path, Run) else Run(path)
+    if run.finished:
+        return run
+    config = run.config
+    _set_torch(config)
+    with run.lock():
+        run.sweep()
+        started = (run.path / "last.safetensors").is_file()
+        checkpoint = run.checkpoint("last") if started else None
+        if checkpoint is not None and checkpoint.state.config != config:
+            changed = [name for name, value in checkpoint.state.config if getattr(config, name) != value]
+            raise RunError(
+                f"{run.path}: {', '.join(changed)} in config.toml was changed after the run began; "
+                "change it back, or train anew with --config"
+            )
+        data = prepare(config, corpus)
+        known = run.about.get("corpus", {})
+        expected = checkpoint.corpus_sha256 if checkpoint else known.get("sha256", data.corpus.sha256)
+        if data.corpus.sha256 != expected:
+            raise RunError(
+                f"{run.path}: was trained on other pieces, {config.corpus} had the sha256 {expected[:16]}…, "
+                f"now {data.corpus.sha256[:16]}…; restore the corpus, or train anew"
+            )
+        state = checkpoint.state if checkpoint else new_state(config, data)
+        run.forget_after(state.counters.epoch)
+        _go(run, state, data, watch, stop, save_every, tensorboard)
+    return run
+
+
+def evaluate_run(
+    path: str | os.PathLike[str] | Run,
+    split: str = "test",
+    *,
+    which: str = "best",
+    score_first: bool | None = None,
+    corpus: Corpus | None = None,
+) -> Evaluation:
+    """Evaluate a checkpoint of a run on the whole pieces of a split of its corpus, or of another."""
+    run = path if isinstance(path, Run) else Run(path)
+    return evaluate_model(run.model(which), run.config, split, score_first=score_first, corpus=corpus)
+
+
+def evaluate_model(
+    model: Network,
+    config: Config,
+    split: str = "test",
+    *,
+    score_first: bool | None = None,
+    corpus: Corpus | None = None,
+) -> Evaluation:
+    """Evaluate a network on the whole pieces of a split of its configuration's corpus, or of another."""
+    _set_torch(config)
+    corpus = load_corpus(config) if corpus is None else corpus
+    if split not in corpus.splits:
+        raise RunError(f"split must be one of {', '.join(corpus.splits)}, got {split!r}")
+    first = config.score_first if score_first is None else score_first
+    return evaluate(model, corpus.splits[split], score_first=first)
+
+
+def _go(
+    run: Run,
+    state: State,
+    data: Data,
+    watch: Watch | None,
+    stop: Stop | None,
+    save_every: float,
+    tensorboard: bool,
+) -> None:
+    writer = _writer(run, state) if tensorboard else None
+    saved = time.monotonic()
+    try:
+        for progress in fit(state, data):
+            due = time.monotonic() - saved >= save_every
+            stopped = stop is not None and stop()
+            if progress.record is not None or due or stopped:
+                run.save(state, data.corpus, progress.record)
+                saved = time.monotonic()
+            if writer is not None and progress.record is not None:
+                for name, value in progress.record.to_json().items():
+                    if isinstance(value, float):
+                        writer.add_scalar(name, value, progress.record.epoch)
+            if watch is not None:
+                watch(progress)
+            if stopped and not state.finished:
+                return
+    finally:
+        if writer is not None:
+            writer.close()
+    run.save_result(_result(run, state, data))
+
+
+def _result(run: Run, state: State, data: Data) -> dict[str, Any]:
+    """The final figures, of the best network on whole pieces; a run may diverge before it has one."""
+    done = state.counters
+    result: dict[str, Any] = {
+        "epochs": done.epoch,
+        "updates": done.updates,
+        "best_epoch": done.best_epoch,
+        "diverged": done.diverged,
+        "seconds": done.total_seconds,
+        "parameters": sum(p.numel() for p in state.model.parameters()),
+    }
+    if done.best is not None:
+        model = run.model("best")
+        for split in ("valid", "test"):
+            scored = evaluate(model, data.corpus.splits[split], score_first=state.config.score_first)
+            result[split] = scored.to_json()
+    return result
+
+
+def _writer(run: Run, state: State) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise RunError("tensorboard is not installed: pip install 'fastdropout[tensorboard]'") from error
+    return SummaryWriter(str(run.path / "tensorboard"), purge_step=state.counters.epoch + 1)
+
+
+def _settled(config: Config) -> Config:
+    """With paths that hold wherever the run is gone on with, and the number of threads it began with."""
+    change: dict[str, Any] = {"threads": config.threads or default_threads(config)}
+    if config.corpus not in NAMES and Path(config.corpus).expanduser().is_dir():
+        change["corpus"] = str(Path(config.corpus).expanduser().resolve())
+    if config.data is not None:
+        change["data"] = str(Path(config.data).expanduser().resolve())
+    return config.model_copy(update=change)
+
+
+def _set_torch(config: Config) -> None:
+    # Before torch starts its threads, which take the setting of the thread that starts them.
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(config.threads or default_threads(config))

@@ -1,0 +1,262 @@
+"""Training as an iterator: the caller owns stopping, saving and printing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastdropout.music.data.batches import Batch, batches
+from fastdropout.music.data.rolls import KEYS
+from fastdropout.music.training import regulariser
+from fastdropout.music.training.config import Config
+from fastdropout.music.training.evaluation import carried, frame_nll, mean_nll
+from fastdropout.music.training.state import Data, State
+from fastdropout.nn import init, kl
+from fastdropout.optim import clip_grad_norm_
+
+DIVERGED = 10 * KEYS * math.log(2)
+"""Nats per frame: ten times what a fair coin for each key would score."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is written down of an epoch."""
+
+    epoch: int
+    updates: int
+    train_nll_per_step: float | None
+    valid_nll_per_step: float | None
+    spectral_radius: float | None
+    variance_radius: float | None
+    gradient_norm: float | None
+    lr: float
+    seconds: float
+    frames_per_second: float
+    best: bool = False
+    diverged: bool = False
+    rewarded: float | None = None
+    """Share of weights that the regulariser drives to grow (lambda < 0); None without noise."""
+    penalised: float | None = None
+    lambda_quantiles: list[float] | None = None
+    """At `regulariser.QUANTILES`, over all weights."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a training is: after each update, and with a `record` after each epoch."""
+
+    epoch: int
+    """The number of the epoch, from 1."""
+    epochs: int
+    update: int
+    """Updates of this epoch that are done."""
+    updates: int
+    """Updates that this epoch has."""
+    nll_per_step: float
+    """On what has been seen of the training pieces in this epoch."""
+    frames_per_second: float
+    record: Record | None = None
+
+
+def fit(state: State, data: Data) -> Iterator[Progress]:
+    """Train until `state.finished`, yielding after each update and after each epoch.
+
+    Whenever it yields, `state` is whole: save it, stop, or go on. A state that was saved and loaded goes on
+    exactly as it would have, also from the middle of an epoch.
+    """
+    # Variances become tiny, and processors are slow at denormal numbers.
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(state.config.threads)
+    valid = data.valid_batches(state.config)
+    few = regulariser.sample(data.train)
+    while not state.finished:
+        config, done = state.config, state.counters
+        order = np.random.default_rng([config.seed, done.epoch])
+        for number, batch in enumerate(batches(data.train, config.batch, order)):
+            if number < done.update:
+                continue  # Done before the state was saved.
+            begin = time.perf_counter()
+            _update(state, data, _transposed(batch, config, done.epoch))
+            done.seconds += time.perf_counter() - begin
+            if done.diverged:
+                break
+            yield _progress(state, data)
+        begin = time.perf_counter()
+        record = _end_epoch(state, valid, few, data.updates, begin)
+        yield _progress(state, data, record)
+
+
+def learning_rate(config: Config, updates: int, updates_per_epoch: int) -> float:
+    """The step rate after `updates` updates."""
+    if config.schedule == "none":
+        return config.lr
+    return config.lr * 0.5 * (1 + math.cos(math.pi * updates / (config.epochs * updates_per_epoch)))
+
+
+class _Diverged(Exception):
+    """Raised inside the closure, so that the optimiser goes back to the parameters it came from."""
+
+
+def _update(state: State, data: Data, batch: Batch) -> None:
+    config, done, model = state.config, state.counters, state.model
+    rate = learning_rate(config, done.updates, data.updates)
+    for group in state.optimiser.param_groups:
+        group["lr"] = rate
+    first = carried(state.carried, batch.fresh) if config.carry else None
+    frames = int(batch.mask.sum())
+    nll_sum, norm = 0.0, 0.0
+
+    def closure() -> None:
+        nonlocal nll_sum, norm
+        state.optimiser.zero_grad()
+        logits, last = model(batch.inputs, first)
+        total = frame_nll(logits, batch.targets, config.loss)[..., batch.mask].sum()
+        objective = total / max(frames, 1)  # A sum over members: each learns as if it were alone.
+        if config.weight_noise:
+            objective = objective + kl(model) / data.frames
+        objective.backward()
+        if config.weight_decay:
+            _decay_weights(model, config.weight_decay)
+        norm = float(clip_grad_norm_(model.parameters(), config.clip))
+        nll_sum = float(total.detach()) / config.members
+        if not (math.isfinite(norm) and math.isfinite(nll_sum)):
+            raise _Diverged
+        state.carried = last.detach() if config.carry else None
+
+    model.train()
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(state.rng)
+        try:
+            state.optimiser.step(closure)
+        except _Diverged:
+            done.diverged = True
+            return
+        state.rng = torch.get_rng_state()
+    done.update += 1
+    done.updates += 1
+    done.nll_sum += nll_sum
+    done.frames += frames
+    done.norm_sum += norm
+    _average(state)
+
+
+def _decay_weights(model: torch.nn.Module, decay: float) -> None:
+    for name, parameter in model.named_parameters():
+        if "bias" not in name and not name.endswith("_log_std") and parameter.grad is not None:
+            parameter.grad.add_(parameter.detach(), alpha=decay)
+
+
+@torch.no_grad()
+def _average(state: State) -> None:
+    """averaged = decay averaged + (1 - decay) weights, with a shorter memory at the beginning."""
+    if state.averaged is None:
+        return
+    n = state.counters.updates
+    decay = min(state.config.averaging, n / (n + 10))
+    new: list[Tensor] = [p.detach() for p in state.model.parameters()]
+    torch._foreach_lerp_(list(state.averaged.parameters()), new, 1 - decay)
+
+
+def _end_epoch(state: State, valid: list[Batch], few: Batch, updates: int, begin: float) -> Record:
+    """Validate, write down, and set the counters to the next epoch."""
+    config, done = state.config, state.counters
+    train = done.nll_sum / done.frames if done.frames else float("nan")
+    score = float("nan") if done.diverged else mean_nll(state.evaluated, valid, config.loss)
+    if not (math.isfinite(score) and train <= DIVERGED):
+        done.diverged = True
+    best = not done.diverged and (done.best is None or score < done.best)
+    done.epoch += 1
+    if best:
+        done.best, done.best_epoch = score, done.epoch
+    radius, variance = _radii(state)
+    shares = None if done.diverged else regulariser.measure(state, few)
+    speed = done.frames / done.seconds if done.seconds else 0.0
+    done.seconds += time.perf_counter() - begin
+    done.total_seconds += done.seconds
+    record = Record(
+        epoch=done.epoch,
+        updates=done.updates,
+        train_nll_per_step=_finite(train),
+        valid_nll_per_step=_finite(score),
+        spectral_radius=radius,
+        variance_radius=variance,
+        gradient_norm=_finite(done.norm_sum / done.update) if done.update else None,
+        lr=learning_rate(config, max(done.updates - 1, 0), updates),
+        seconds=done.seconds,
+        frames_per_second=speed,
+        best=best,
+        diverged=done.diverged,
+        rewarded=shares.rewarded if shares else None,
+        penalised=shares.penalised if shares else None,
+        lambda_quantiles=shares.lambda_quantiles if shares else None,
+    )
+    done.update, done.nll_sum, done.frames, done.norm_sum, done.seconds = 0, 0.0, 0, 0.0, 0.0
+    state.carried = None
+    return record
+
+
+def _radii(state: State) -> tuple[float | None, float | None]:
+    """Spectral radius and variance radius of the recurrent weights that are evaluated."""
+    weights = [part.recurrent_weight.detach() for part in state.evaluated.parts]
+    if not all(torch.isfinite(weight).all() for weight in weights):
+        return None, None
+    radius = max(init.spectral_radius(weight) for weight in weights)
+    return radius, max(init.variance_radius(weight, state.config.drop_hidden) for weight in weights)
+
+
+def _transposed(batch: Batch, config: Config, epoch: int) -> Batch:
+    """Each piece shifted by a number of semitones of its own; notes that leave the keyboard are lost."""
+    if not config.transpose:
+        return batch
+    # A pure function of epoch and piece: a state that goes on in the middle of an epoch needs no more, and
+    # the chunks of a piece, between which a state may be carried, move together.
+    by = [_shift(config, epoch, int(piece)) for piece in batch.pieces]
+    source = torch.arange(KEYS)[None, :] - torch.tensor(by)[:, None]
+    inside = (source >= 0) & (source < KEYS)
+    index = source.clamp(0, KEYS - 1).expand_as(batch.inputs)
+    inputs, targets = (x.gather(2, index) * inside for x in (batch.inputs, batch.targets))
+    return Batch(inputs, targets, batch.mask, batch.fresh, batch.pieces)
+
+
+def _shift(config: Config, epoch: int, piece: int) -> int:
+    rng = np.random.default_rng([config.seed, epoch, piece + 1])  # Rows of padding have the number -1.
+    return int(rng.integers(-config.transpose, config.transpose, endpoint=True))
+
+
+def _progress(state: State, data: Data, record: Record | None = None) -> Progress:
+    done = state.counters
+    if record is not None:
+        train = record.train_nll_per_step
+        score = float("nan") if train is None else train
+        return Progress(
+            record.epoch,
+            state.config.epochs,
+            data.updates,
+            data.updates,
+            score,
+            record.frames_per_second,
+            record,
+        )
+    return Progress(
+        done.epoch + 1,
+        state.config.epochs,
+        done.update,
+        data.updates,
+        done.nll_sum / max(done.frames, 1),
+        done.frames / done.seconds if done.seconds else 0.0,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,164 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fastdropout.errors import RunError
+from fastdropout.music.training import (
+    Run,
+    evaluate_run,
+    load_checkpoint,
+    read_config,
+    resume,
+    train,
+)
+from fastdropout.music.training.run import create_run
+
+
+def last(run):
+    return load_checkpoint(run.path / "last.safetensors").state
+
+
+def stopping(after):
+    """A `stop` that answers True at every so many updates."""
+    calls = iter(range(1, 10_000))
+    return lambda: next(calls) % after == 0
+
+
+def test_a_run_folder_holds_everything(config, corpus, tmp_path):
+    steps = []
+    run = train(config(), corpus=corpus, root=tmp_path, command=["fastdropout", "train"], watch=steps.append)
+    assert run.path.parent == tmp_path
+    assert run.path.name.startswith("tunes-")
+    assert run.path.name.endswith("-1")
+    names = {".lock", "config.toml", "run.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}
+    assert set(os.listdir(run.path)) == names | {"result.json"}
+    assert [record["epoch"] for record in run.metrics] == [1, 2, 3]
+    assert run.about["corpus"]["sha256"] == corpus.sha256
+    assert run.about["command"] == ["fastdropout", "train"]
+    assert run.result["test"]["nll_per_step"] == evaluate_run(run, corpus=corpus).nll_per_step
+    assert run.result["best_epoch"] == min(run.metrics, key=lambda r: r["valid_nll_per_step"])["epoch"]
+    assert len(steps) == 3 * 6
+    assert train(config(), corpus=corpus, root=tmp_path).path.name.endswith("-2")
+
+
+def test_the_resolved_config_reruns_the_run(config, corpus, tmp_path):
+    run = train(config(threads=0, epochs=1), corpus=corpus, out=tmp_path / "a")
+    again = read_config(run.path / "config.toml")
+    assert again.threads > 0
+    other = train(again, corpus=corpus, out=tmp_path / "b")
+    assert (run.path / "last.safetensors").stat().st_size == (other.path / "last.safetensors").stat().st_size
+    for a, b in zip(last(run).model.parameters(), last(other).model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("after", [1, 4, 6])
+def test_stopped_and_resumed_equals_uninterrupted(config, corpus, tmp_path, after):
+    whole = train(config(), corpus=corpus, out=tmp_path / "whole")
+    run = train(config(), corpus=corpus, out=tmp_path / "parts", stop=stopping(after))
+    resumed = 0
+    while not run.finished:
+        assert resumed < 50
+        run = resume(run.path, corpus=corpus, stop=stopping(after) if resumed < 5 else None)
+        resumed += 1
+    assert resumed > 1
+    for a, b in zip(last(whole).model.parameters(), last(run).model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert [r["valid_nll_per_step"] for r in whole.metrics] == [r["valid_nll_per_step"] for r in run.metrics]
+    assert whole.result["test"] == run.result["test"]
+    assert resume(run, corpus=corpus).result == run.result
+
+
+def test_lines_after_the_checkpoint_are_taken_away(config, corpus, tmp_path):
+    run = train(config(epochs=5), corpus=corpus, out=tmp_path / "r", stop=stopping(13))
+    done = last(run).counters.epoch
+    assert done == 2
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"epoch": 3}) + "\n" + '{"epoch": 4, "tor')  # As a crash leaves them.
+    run = resume(run, corpus=corpus)
+    assert [record["epoch"] for record in run.metrics] == [1, 2, 3, 4, 5]
+    assert all("lr" in record for record in run.metrics)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(config, corpus, tmp_path):
+    run = create_run(config(), corpus, out=tmp_path / "r")
+    assert resume(run, corpus=corpus).finished
+
+
+HOLD = """
+import sys
+from fastdropout.music.training import Run
+with Run(sys.argv[1]).lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_processes_do_not_train_in_one_folder(config, corpus, tmp_path):
+    run = create_run(config(), corpus, out=tmp_path / "r")
+    command = [sys.executable, "-c", HOLD, str(run.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(RunError, match="another process trains in it"):
+                resume(run, corpus=corpus)
+        finally:
+            other.kill()  # The lock of a dead process does not hold.
+    assert resume(run, corpus=corpus).finished
+
+
+def test_a_changed_config_or_corpus_is_refused(config, corpus, tmp_path):
+    run = train(config(), corpus=corpus, out=tmp_path / "r", stop=lambda: True)
+    other = type(corpus)("tunes", {**corpus.splits, "train": corpus.splits["train"][1:]})
+    with pytest.raises(RunError, match="was trained on other pieces"):
+        resume(run, corpus=other)
+    path = run.path / "config.toml"
+    path.write_text(path.read_text().replace("epochs = 3", "epochs = 4"))
+    with pytest.raises(RunError, match=r"epochs in config.toml was changed after the run began"):
+        resume(run, corpus=corpus)
+
+
+def test_strange_folders(config, corpus, tmp_path):
+    with pytest.raises(RunError, match="no such run folder"):
+        Run(tmp_path / "x")
+    with pytest.raises(RunError, match=r"not a run folder, it has no config.toml"):
+        Run(tmp_path)
+    run = create_run(config(), corpus, out=tmp_path / "r")
+    with pytest.raises(RunError, match="is not empty; choose another folder"):
+        create_run(config(), corpus, out=tmp_path / "r")
+    with pytest.raises(RunError, match="has no best checkpoint yet"):
+        run.model()
+    with pytest.raises(RunError, match="is not finished; fastdropout resume"):
+        _ = run.result
+    about = run.path / "run.json"
+    about.write_text(about.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(RunError, match="has layout version 9, this program reads 1"):
+        Run(run.path)
+    about.write_text("[]")
+    with pytest.raises(RunError, match="must hold a JSON object"):
+        Run(run.path)
+    about.unlink()
+    (run.path / "config.toml").write_text("hidden = -1\nx = 2")
+    with pytest.raises(RunError, match="hidden must be greater than or equal to 1, got -1; x is unknown"):
+        _ = Run(run.path).config
+
+
+def test_divergence_before_the_first_epoch_ends_the_run(config, corpus, tmp_path):
+    settings = config(lr=1000.0, momentum=0.0, alpha=0.0, drop=0, clip=1e12, epochs=9, schedule="none")
+    run = train(settings, corpus=corpus, out=tmp_path / "r")
+    assert run.finished
+    assert run.result["diverged"]
+    assert run.metrics[-1]["diverged"]
+
+
+def test_tensorboard(config, corpus, tmp_path):
+    run = train(config(epochs=2), corpus=corpus, out=tmp_path / "r", tensorboard=True)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    values = [event.value for event in events.Scalars("valid_nll_per_step")]
+    assert values == pytest.approx([r["valid_nll_per_step"] for r in run.metrics], rel=1e-5)
