@@ -1,8 +1,8 @@
 """Slips of the paper that need no network: a number each (docs/maths.md)."""
 
 import contextlib
+import importlib
 import math
-import pkgutil
 import re
 from pathlib import Path
 
@@ -54,8 +54,25 @@ def test_every_function_and_test_that_the_document_names_is_there():
 def named_object(name):
     for package in ("fastdropout", "fastdropout.music"):
         with contextlib.suppress(ImportError, AttributeError):
-            return pkgutil.resolve_name(f"{package}.{name}")
+            return attribute_path(package, name.split("."))
     raise AssertionError(f"{name} does not exist")
+
+
+def attribute_path(module, names):
+    """What a user reaches by dots. A submodule is imported only where there is no attribute of its name:
+    `functional.softmax` is the function, though a file is called so too."""
+    found = importlib.import_module(module)
+    for name in names:
+        module = f"{module}.{name}"
+        found = getattr(found, name) if hasattr(found, name) else importlib.import_module(module)
+    return found
+
+
+def test_a_function_goes_before_the_file_of_its_name():
+    assert named_object("functional.softmax") is functional.softmax
+    assert named_object("training.fit") is importlib.import_module("fastdropout.music.training").fit
+    with pytest.raises(AssertionError, match="Nothing does not exist"):
+        named_object("nn.Nothing")
 
 
 def test_the_numbers_of_the_sampled_term():
