@@ -1,4 +1,4 @@
-"""The few errors that a command prints as one line; everything else is a bug."""
+"""The few errors that a command prints as one line; everything else is a bug. And one warning."""
 
 
 class FastdropoutError(Exception):
@@ -15,3 +15,7 @@ class ConfigError(FastdropoutError):
 
 class RunError(FastdropoutError):
     """A run folder or checkpoint that cannot be read or resumed."""
+
+
+class SlowPathWarning(UserWarning):
+    """Results are right, but come more slowly than they could; says why, and what to do."""

@@ -111,3 +111,10 @@ def new_folder(root: str | os.PathLike[str], what: str) -> Path:
             return path
         except FileExistsError:
             number += 1
+
+
+def cache_folder() -> Path:
+    """`fastdropout` in `$XDG_CACHE_HOME`, by default in `~/.cache`; a RuntimeError if there is no home."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: a relative path is invalid and to be ignored.
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "fastdropout"

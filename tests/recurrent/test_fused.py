@@ -1,9 +1,6 @@
 """The fast path is the same function as the reference: values, all gradients, every option."""
 
 import logging
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,7 +10,7 @@ import fastdropout as fd
 from fastdropout import Moments
 from fastdropout.functional import transfer
 from fastdropout.recurrent import backward as fused
-from fastdropout.recurrent import kernel
+from fastdropout.recurrent import compiler, kernel
 
 OPTIONS = [
     {"drop_input": 0.1, "drop_hidden": 0.3},
@@ -109,19 +106,8 @@ def test_without_a_kernel_it_is_only_slower(monkeypatch):
             agree(outcome(quick, torch.float64, lengths), outcome(reference, torch.float64, lengths), 1e-10)
 
 
-def test_the_kernel_is_built_where_there_is_a_compiler():
-    """Guards the tests above: on a machine with a C compiler they must have tested the kernel."""
-    import shutil
-
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler on this machine")
-    assert kernel.load(torch.float32) is not None
-    assert kernel.load(torch.float64) is not None
-    assert kernel.load(torch.float16) is None
-
-
 def test_the_kernel_has_the_constants_of_the_rule():
-    source = kernel.SOURCE.read_text()
+    source = "".join(path.read_text() for path in (*compiler.SOURCES, *compiler.HEADERS))
     for name, value in (
         ("SLOPE", transfer._SLOPE),
         ("BEND_SMALL", transfer._BEND_SMALL),
@@ -273,25 +259,3 @@ def test_which_path_is_taken_can_be_seen(caplog):
         fd.nn.RNN(2, 3)(torch.zeros(1, 1, 2))
     paths = [record.message for record in caplog.records if "path" in record.message]
     assert [message.split("path: ")[1] for message in paths] == ["fused", "reference", "torch"]
-
-
-def build(tmp_path, **environment):
-    code = (
-        "import torch; from fastdropout.recurrent.kernel import load; print(load(torch.float32) is not None)"
-    )
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **environment}
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    return done.stdout.strip() == "True"
-
-
-def test_building_is_silent_cached_and_optional(tmp_path):
-    assert build(tmp_path) == (kernel.load(torch.float32) is not None)
-    built = list((tmp_path / "fastdropout").glob("kernel-*.so"))
-    stamp = [path.stat().st_mtime_ns for path in built]
-    assert build(tmp_path) == bool(built)
-    assert [path.stat().st_mtime_ns for path in built] == stamp
-    assert not build(tmp_path, FASTDROPOUT_KERNEL="0")
-    assert not build(tmp_path / "none", PATH=str(tmp_path), CC="no-such-compiler")
-    assert not build(tmp_path / "bad", CC="/bin/false")

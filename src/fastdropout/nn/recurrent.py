@@ -18,6 +18,7 @@ from fastdropout.moments import Moments, as_moments, moments
 from fastdropout.nn.noise import add_weight_noise, noisy
 from fastdropout.nn.packed import PackedMoments
 from fastdropout.recurrent import backward as fused
+from fastdropout.recurrent import kernel
 from fastdropout.recurrent import reference as recurrence
 from fastdropout.recurrent import sampled as drawn
 from fastdropout.recurrent.reference import activate
@@ -302,7 +303,10 @@ class RNN(nn.RNNBase):
         }
         given = {k: getattr(self, k) for k in defaults}
         text += [f"{k}={value!r}" for k, value in given.items() if value != defaults[k]]
-        return ", ".join([*text, f"path={self.path}"])
+        text.append(f"path={self.path}")
+        if self.path == "fused" and not kernel.has_what_serves(getattr(self, self._all_weights[0][0])):
+            text.append(f"kernel={kernel.status()!r}")
+        return ", ".join(text)
 
     @property
     def path(self) -> str:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fastdropout.errors import DataError
+from fastdropout.files import cache_folder
 from fastdropout.music.data import bach
 from fastdropout.music.data.bach import (
     VOICES,
-    cache_folder,
     convert,
     group_by_tune,
     load_bach,

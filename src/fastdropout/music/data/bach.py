@@ -18,14 +18,13 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from fastdropout.errors import DataError
-from fastdropout.files import write_atomic
+from fastdropout.files import cache_folder, write_atomic
 from fastdropout.music.data.musicxml import expand_repeats, part_names, read_bars, read_score, sample
 from fastdropout.music.data.npz import dump_arrays, load_arrays, read_bytes
 from fastdropout.music.data.rolls import SPLITS, Corpus, Roll, pack, split_by_hash, unpack
@@ -55,13 +54,6 @@ def load_bach(*, progress: Progress | None = None, cache: bool = True) -> Corpus
         with contextlib.suppress(OSError):
             write_atomic(path, _to_bytes(corpus, stamp))
     return corpus
-
-
-def cache_folder() -> Path:
-    """`fastdropout` in `$XDG_CACHE_HOME`, by default in `~/.cache`."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification: a relative path is invalid and to be ignored.
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "fastdropout"
 
 
 def score_files() -> list[Path]:
