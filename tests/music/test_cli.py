@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fastdropout.errors import SlowPathWarning
 from fastdropout.music import cli
 from fastdropout.music.data.midi import read_midi, write_midi
 from fastdropout.music.training import load_checkpoint
@@ -325,3 +326,18 @@ def test_a_reader_that_goes_away_is_no_error():
         timeout=60,
     )
     assert done.stderr == ""
+
+
+def test_a_warning_is_one_line(capsys, monkeypatch):
+    import warnings
+
+    def warn(self, *args, **kwargs):
+        warnings.warn("two\n  lines", SlowPathWarning, stacklevel=1)
+
+    monkeypatch.setattr(cli.App, "__call__", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        before = warnings.showwarning
+        assert cli.main([]) == 0
+        assert warnings.showwarning is before
+    assert capsys.readouterr().err == "fastdropout: warning: two lines\n"

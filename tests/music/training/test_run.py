@@ -16,6 +16,7 @@ from fastdropout.music.training import (
     train,
 )
 from fastdropout.music.training.run import create_run
+from fastdropout.recurrent import compiler
 
 
 def last(run):
@@ -86,6 +87,29 @@ def test_lines_after_the_checkpoint_are_taken_away(config, corpus, tmp_path):
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(config, corpus, tmp_path):
     run = create_run(config(), corpus, out=tmp_path / "r")
     assert resume(run, corpus=corpus).finished
+
+
+@pytest.mark.parametrize("built_first", [True, False])
+def test_a_run_that_goes_on_with_another_kernel_says_so(config, corpus, tmp_path, monkeypatch, built_first):
+    def pretend(built):
+        status = "built" if built else "none: no C compiler"
+        monkeypatch.setattr(compiler, "status", lambda: status)
+
+    pretend(built_first)
+    run = train(config(), corpus=corpus, out=tmp_path / "r", stop=stopping(2))
+    assert run.about["versions"]["kernel"] == compiler.status()
+    run = resume(run, corpus=corpus, stop=stopping(2))
+    pretend(not built_first)
+    with pytest.warns(RuntimeWarning, match="it will not equal an uninterrupted one bit for bit") as caught:
+        resume(run, corpus=corpus)
+    assert len(caught) == 1
+
+
+def test_runs_of_before_do_not_know_their_kernel(config, corpus, tmp_path):
+    run = train(config(), corpus=corpus, out=tmp_path / "r", stop=stopping(2))
+    for versions in ({}, None, {"kernel": 3}):
+        (run.path / "run.json").write_text(json.dumps(run.about | {"versions": versions}))
+        run = resume(run, corpus=corpus, stop=stopping(2))
 
 
 HOLD = """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
@@ -59,6 +60,12 @@ def build_app() -> App:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; a mistake of the user's is one line on stderr and 2."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         code = build_app()(
             argv if argv is None else list(argv),
@@ -85,6 +92,11 @@ def _one_line(error: Exception) -> str:
         path = f"{error.filename}: " if error.filename else ""
         return f"{path}{error.strerror or error}"
     return " ".join(str(error).split())
+
+
+def _show_warning(message: Warning | str, *place: object, **more: object) -> None:
+    """One line, without the place in the source."""
+    print(f"fastdropout: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _fault(text: str) -> int:

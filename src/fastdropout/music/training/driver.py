@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fastdropout.music.training.model import default_threads
 from fastdropout.music.training.network import Network
 from fastdropout.music.training.run import Run, create_run
 from fastdropout.music.training.state import Data, State, load_corpus, new_state, prepare
+from fastdropout.recurrent import kernel
 
 Watch = Callable[[Progress], object]
 Stop = Callable[[], bool]
@@ -90,10 +92,25 @@ def resume(
                 f"{run.path}: was trained on other pieces, {config.corpus} had the sha256 {expected[:16]}…, "
                 f"now {data.corpus.sha256[:16]}…; restore the corpus, or train anew"
             )
+        _compare_kernels(run)
         state = checkpoint.state if checkpoint else new_state(config, data)
         run.forget_after(state.counters.epoch)
         _go(run, state, data, watch, stop, save_every, tensorboard)
     return run
+
+
+def _compare_kernels(run: Run) -> None:
+    """Warn where the run began with the compiled kernel and goes on without it, or the other way round."""
+    versions = run.about.get("versions")
+    before = versions.get("kernel") if isinstance(versions, dict) else None
+    now = kernel.status()
+    if isinstance(before, str) and before.startswith("built") != now.startswith("built"):
+        warnings.warn(
+            f"{run.path}: the run began with kernel {before!r} and goes on with kernel {now!r}: "
+            "it will not equal an uninterrupted one bit for bit",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def evaluate_run(

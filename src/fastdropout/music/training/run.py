@@ -1,7 +1,7 @@
 """A run folder: what was asked for, what happened, and what came out.
 
 config.toml        the resolved configuration; `fastdropout train --config` reruns it
-run.json           versions, seed, hash of the corpus, command
+run.json           versions, whether the kernel was built, seed, hash of the corpus, command
 metrics.jsonl      a line for each epoch
 last.safetensors   where to go on
 best.safetensors   the lowest valid
@@ -30,6 +30,7 @@ from fastdropout.music.training.fitting import Record
 from fastdropout.music.training.network import Network
 from fastdropout.music.training.options import read_config, to_toml
 from fastdropout.music.training.state import State
+from fastdropout.recurrent import kernel
 
 FORMAT = 1
 """Version of the layout of a run folder."""
@@ -184,7 +185,11 @@ def create_run(
             "sha256": corpus.sha256,
             "skipped": [list(item) for item in corpus.skipped],
         },
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in _PACKAGES},
+            "kernel": kernel.status(),
+        },
         "platform": platform.platform(),
     }
     write_atomic(path / "run.json", (json.dumps(about, indent=1) + "\n").encode())
