@@ -3,11 +3,13 @@
 from fastdropout.nn import init
 from fastdropout.nn.activation import Identity, ReLU, Sequential, Sigmoid, Softmax, Tanh
 from fastdropout.nn.linear import Dropout, Linear, NoisyLinear
+from fastdropout.nn.nade import NADE
 from fastdropout.nn.noise import kl
 from fastdropout.nn.packed import PackedMoments, pad_packed_sequence
 from fastdropout.nn.recurrent import RNN, RNNCell
 
 __all__ = [
+    "NADE",
     "RNN",
     "Dropout",
     "Identity",
