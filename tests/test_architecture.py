@@ -7,9 +7,10 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fastdropout"
 FLOORS = [
-    {"errors", "files", "moments"},
+    {"errors", "files", "serving", "moments"},
     {"functional"},
     {"recurrent"},
+    {"integration"},
     {"nn", "optim"},
     {"analysis"},
     {"data"},

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from fastdropout.serving import Refusal, attribute, readable, serve, serving
 
 # What has no variance, and may shift or scale what has.
 Plain = Tensor | float
@@ -40,16 +42,16 @@ class Moments:
     TypeError: Moments + Moments depends on their correlation: call functional.add_independent(a, b)
     """
 
-    __slots__ = ("_var", "mean")
-    mean: Tensor
-    _var: Tensor | None
+    __slots__ = ("_mean", "_var")
+    _mean: Tensor
+    _var: Tensor | None  # or a Refusal, made inside of `integrate()` only
 
     # Keeps numpy arrays and tensors on the left of an operator from swallowing us element by element.
     __array_ufunc__ = None
 
     def __init__(self, mean: Tensor, var: Tensor) -> None:
         _check(mean, var)
-        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "_mean", mean)
         object.__setattr__(self, "_var", var)
 
     @classmethod
@@ -70,14 +72,23 @@ class Moments:
         return _join(torch.cat, items, dim)
 
     @property
+    def mean(self) -> Tensor:
+        """The mean."""
+        return self._mean if serving.by is None else readable(self._mean, Tensor.mean, self)
+
+    @property
     def var(self) -> Tensor:
         """The variance, zeros where the value is certain."""
-        return torch.zeros_like(self.mean) if self._var is None else self._var
+        return readable(self._variance(), Tensor.var, self)
 
     @property
     def std(self) -> Tensor:
         """The standard deviation."""
-        return self.var.sqrt()
+        var = self._variance()
+        return readable(var if isinstance(var, Refusal) else var.sqrt(), Tensor.std, self)
+
+    def _variance(self) -> Tensor:
+        return torch.zeros_like(self._mean) if self._var is None else self._var
 
     @property
     def is_certain(self) -> bool:
@@ -87,51 +98,51 @@ class Moments:
     @property
     def shape(self) -> torch.Size:
         """The shape of the mean, and so of the variance."""
-        return self.mean.shape
+        return self._mean.shape
 
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
-        return self.mean.ndim
+        return self._mean.ndim
 
     @property
     def dtype(self) -> torch.dtype:
         """The floating-point type."""
-        return self.mean.dtype
+        return self._mean.dtype
 
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""
-        return self.mean.device
+        return self._mean.device
 
     @property
     def requires_grad(self) -> bool:
         """Whether a gradient flows into the mean or the variance."""
-        return self.mean.requires_grad or (self._var is not None and self._var.requires_grad)
+        return self._mean.requires_grad or (isinstance(self._var, Tensor) and self._var.requires_grad)
 
     def dim(self) -> int:
         """The number of dimensions."""
-        return self.mean.dim()
+        return self._mean.dim()
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or its length along `dim`."""
-        return self.mean.size() if dim is None else self.mean.size(dim)
+        return self._mean.size() if dim is None else self._mean.size(dim)
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Moments:
         """Rearrange: apply to mean and variance a function that only moves or copies elements."""
-        return moments(fn(self.mean), None if self._var is None else fn(self._var))
+        return moments(fn(self._mean), fn(self._var) if isinstance(self._var, Tensor) else self._var)
 
     def detach(self) -> Moments:
         """Cut off the gradient."""
         return self.map(Tensor.detach)
 
-    def clone(self) -> Moments:
+    def clone(self, **kwargs: Any) -> Moments:
         """Copy the tensors; gradients flow through."""
-        return self.map(Tensor.clone)
+        return self.map(lambda t: t.clone(**kwargs))
 
-    def contiguous(self) -> Moments:
+    def contiguous(self, **kwargs: Any) -> Moments:
         """Lay the tensors out in order."""
-        return self.map(Tensor.contiguous)
+        return self.map(lambda t: t.contiguous(**kwargs))
 
     def to(self, *args: Any, **kwargs: Any) -> Moments:
         """Convert as `torch.Tensor.to`."""
@@ -173,9 +184,9 @@ class Moments:
         """Flatten a range of dimensions."""
         return self.map(lambda t: t.flatten(start_dim, end_dim))
 
-    def squeeze(self, dim: int) -> Moments:
-        """Remove a dimension of length one."""
-        return self.map(lambda t: t.squeeze(dim))
+    def squeeze(self, *dim: Any) -> Moments:
+        """Remove a dimension of length one, or all of them."""
+        return self.map(lambda t: t.squeeze(*dim))
 
     def unsqueeze(self, dim: int) -> Moments:
         """Insert a dimension of length one."""
@@ -185,12 +196,13 @@ class Moments:
         """Draw Gaussians with these moments, shape `sample_shape + shape`; differentiable."""
         shape = (*sample_shape, *self.shape)
         if self._var is None:
-            return self.mean.expand(shape)
+            return self._mean.expand(shape)
+        var = self.var
         s = torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
         # The root has an infinite slope at zero, where the draw does not depend on s at all.
-        positive = self._var > 0
-        std = torch.where(positive, self._var, 1).sqrt() * positive
-        return self.mean + std * s
+        positive = var > 0
+        std = torch.where(positive, var, 1).sqrt() * positive
+        return self._mean + std * s
 
     @classmethod
     def __torch_function__(
@@ -201,48 +213,71 @@ class Moments:
             return _join(func, *args, **(kwargs or {}))
         if func in _REFLECTED and isinstance(args[1], Moments):
             return getattr(args[1], _REFLECTED[func])(args[0])
-        name = getattr(func, "__name__", str(func))
-        raise TypeError(f"{name} does not take Moments: see fastdropout.functional, or take .mean and .var")
+        return serve(func, *args, **(kwargs or {}))
+
+    def __getattr__(self, name: str) -> Any:
+        return attribute(self, name)
 
     def __getitem__(self, index: Any) -> Moments:
         return self.map(lambda t: t[index])
 
     def __len__(self) -> int:
-        return len(self.mean)
+        return len(self._mean)
 
     def __iter__(self) -> Iterator[Moments]:
         return (self[i] for i in range(len(self)))
 
+    # Inside of `integrate()` every operator is a torch function like others; outside only exact ones exist.
+
     def __add__(self, other: Plain) -> Moments:
+        if serving.by is not None:
+            return serve(torch.add, self, other)
         _refuse_random(other, "+", "add_independent(a, b)")
-        return _broadcast(self.mean + other, self._var)
+        return _broadcast(self._mean + other, self._var)
 
     __radd__ = __add__
 
     def __sub__(self, other: Plain) -> Moments:
+        if serving.by is not None:
+            return serve(torch.sub, self, other)
         _refuse_random(other, "-", "add_independent(a, -b)")
-        return _broadcast(self.mean - other, self._var)
+        return _broadcast(self._mean - other, self._var)
 
     def __rsub__(self, other: Plain) -> Moments:
         return -self + other
 
     def __mul__(self, other: Plain) -> Moments:
+        if serving.by is not None:
+            return serve(torch.mul, self, other)
         _refuse_random(other, "*", "multiply_independent(a, b)")
-        return moments(self.mean * other, None if self._var is None else self._var * other**2)
+        return moments(self._mean * other, _scaled(self._var, lambda v: v * other**2))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Plain) -> Moments:
+        if serving.by is not None:
+            return serve(torch.div, self, other)
         _refuse_random(other, "/", "multiply_independent(a, b)")
-        return moments(self.mean / other, None if self._var is None else self._var / other**2)
+        return moments(self._mean / other, _scaled(self._var, lambda v: v / other**2))
 
     def __neg__(self) -> Moments:
-        return moments(-self.mean, self._var)
+        return moments(-self._mean, self._var)
+
+    def __eq__(self, other: object) -> Any:
+        """Whether it is the same object; inside of `integrate()` a comparison with plain values."""
+        if serving.by is not None and isinstance(other, Tensor | int | float):
+            return serve(torch.eq, self, other)
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("Moments are neither true nor false: their values are random. Compare .mean instead")
 
     def __repr__(self) -> str:
         if self._var is None:
-            return f"Moments.certain({self.mean!r})"
-        return f"Moments(mean={self.mean!r}, var={self._var!r})"
+            return f"Moments.certain({self._mean!r})"
+        return f"Moments(mean={self._mean!r}, var={self._var!r})"
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Moments cannot be changed: make new ones instead of setting {name!r}")
@@ -250,7 +285,7 @@ class Moments:
     __delattr__ = __setattr__  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return moments, (self.mean, self._var)
+        return moments, (self._mean, self._var)
 
 
 def moments(mean: Tensor, var: Tensor | None) -> Moments:
@@ -260,7 +295,7 @@ def moments(mean: Tensor, var: Tensor | None) -> Moments:
     device, and cannot be traced by `torch.compile` or `torch.func`.
     """
     out = object.__new__(Moments)
-    object.__setattr__(out, "mean", mean)
+    object.__setattr__(out, "_mean", mean)
     object.__setattr__(out, "_var", var)
     return out
 
@@ -315,7 +350,11 @@ def _join(fn: Callable[..., Tensor], tensors: Sequence[Tensor | Moments], dim: i
 
 
 def _broadcast(mean: Tensor, var: Tensor | None) -> Moments:
-    return moments(mean, None if var is None else var.expand(mean.shape))
+    return moments(mean, _scaled(var, lambda v: v.expand(mean.shape)))
+
+
+def _scaled(var: Tensor | None, fn: Callable[[Tensor], Tensor]) -> Tensor | None:
+    return fn(var) if isinstance(var, Tensor) else var
 
 
 def _refuse_random(other: object, operator: str, instead: str) -> None:
@@ -332,3 +371,12 @@ pytree.register_pytree_node(
     lambda leaves, certain: moments(*leaves, None) if certain else moments(*leaves),  # type: ignore[call-arg]
     serialized_type_name="fastdropout.Moments",
 )
+
+
+def _served_operator(name: str) -> Callable[..., Any]:
+    func = getattr(Tensor, name)
+    return lambda self, *other: serve(func, self, *other)
+
+
+for _name in ("matmul", "rmatmul", "pow", "rpow", "rtruediv", "abs", "lt", "le", "gt", "ge", "ne", "setitem"):
+    setattr(Moments, f"__{_name}__", _served_operator(f"__{_name}__"))
