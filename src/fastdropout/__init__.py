@@ -11,14 +11,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastdropout import analysis, functional, nn, optim
+    from fastdropout import analysis, functional, music, nn, optim, recurrent
     from fastdropout.functional import losses
     from fastdropout.moments import Moments
+    from fastdropout.recurrent.buffers import release_memory
 
 __version__ = "0.1.0"
-__all__ = ["Moments", "analysis", "functional", "losses", "nn", "optim"]
+__all__ = [
+    "Moments",
+    "analysis",
+    "functional",
+    "losses",
+    "music",
+    "nn",
+    "optim",
+    "recurrent",
+    "release_memory",
+]
 
-_HOMES = {"Moments": "fastdropout.moments", "losses": "fastdropout.functional"}
+_HOMES = {
+    "Moments": "fastdropout.moments",
+    "losses": "fastdropout.functional",
+    "release_memory": "fastdropout.recurrent.buffers",
+}
 
 
 def __getattr__(name: str) -> Any:
