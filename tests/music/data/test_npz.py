@@ -121,10 +121,10 @@ def test_a_damaged_array_fails_its_checksum():
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         read_bytes(tmp_path / "none")
-    with pytest.raises(DataError, match="not a file"):
+    with pytest.raises(DataError, match="Is a directory"):
         read_bytes(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="not a file"):
+    with pytest.raises(DataError, match="not a regular file"):
         read_bytes(tmp_path / "pipe")
     with pytest.raises(DataError, match="cannot be read"):
         read_bytes(tmp_path / ("n" * 300))

@@ -1,5 +1,6 @@
 import os
 import pickle
+import time
 import tracemalloc
 
 import numpy as np
@@ -118,6 +119,18 @@ def test_memory_is_bounded():
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_notes_are_counted_not_frames():
+    """Four million references to one frame of 880 notes, in a file of 11 KB: each would be read again."""
+    frame = b"(" + b"K\x3c" * 880 + b"tq\x000"
+    piece = b"](" + b"h\x00" * 2000 + b"eq\x010"
+    data = frame + piece + b"}X\x05\x00\x00\x00train](" + b"h\x01" * 2000 + b"es."
+    assert len(data) < 11_000
+    begin = time.process_time()
+    with pytest.raises(DataError, match="more than 8000000 notes"):
+        read_pickle(data, "x")
+    assert time.process_time() - begin < 5
 
 
 def test_the_number_of_instructions_is_limited(monkeypatch):

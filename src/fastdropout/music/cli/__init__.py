@@ -6,14 +6,18 @@ Each command lies in a module that is imported when it is called, and torch only
 
 from __future__ import annotations
 
-import os
+import contextlib
 import sys
+import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import IO, cast
 
 from cyclopts import App, CycloptsError
+from rich.console import Console
 
-from fastdropout.errors import FastdropoutError
+from fastdropout.errors import FastdropoutError, is_out_of_memory, one_line
+from fastdropout.music.cli.output import output
 
 OK, FAULT, INTERRUPTED = 0, 2, 130
 
@@ -52,20 +56,25 @@ def build_app() -> App:
         version=_version,
         help_format="plaintext",  # Another format imports a parser for it.
         suppress_keyboard_interrupt=False,
+        console=Console(file=cast(IO[str], output)),
     )
     for name, (place, text) in _COMMANDS.items():
         app.command(f"{__name__}.{place}", name=name, help=text)
     return app
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; a mistake of the user's is one line on stderr and 2."""
+def main(argv: Sequence[str] | None = None, *, interrupted: Callable[[], bool] = lambda: False) -> int:
+    """Run a command and return its exit code; a user or system error is one line on stderr and 2.
+
+    `interrupted` says whether Ctrl-C was pressed: inside an import it may come out as any other error.
+    """
+    output.lost = None
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
-        return _run(argv)
+        return _run(argv, interrupted)
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None, interrupted: Callable[[], bool]) -> int:
     try:
         code = build_app()(
             argv if argv is None else list(argv),
@@ -73,32 +82,34 @@ def _run(argv: Sequence[str] | None) -> int:
             print_error=False,
             result_action="return_value",
         )
-        sys.stdout.flush()
-        return code if isinstance(code, int) else OK
-    except (FastdropoutError, CycloptsError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            # The reader has gone (`| head`); a second failure, when Python flushes, would be printed.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return OK
-        return _fault(_one_line(error))
-    except MemoryError:
-        return _fault("not enough memory; try a smaller batch, chunk or hidden")
+        output.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and not isinstance(error, FastdropoutError):
-        path = f"{error.filename}: " if error.filename else ""
-        return f"{path}{error.strerror or error}"
-    return " ".join(str(error).split())
+    except Exception as error:
+        if interrupted():
+            return INTERRUPTED
+        if is_out_of_memory(error):
+            return _fault(f"not enough memory; try a smaller batch, chunk or hidden ({one_line(error, 200)})")
+        if not isinstance(error, FastdropoutError | CycloptsError | OSError):
+            traceback.print_exc()  # A bug. Not code 1, which says that a training diverged.
+            return FAULT
+        return _fault(one_line(error))
+    if output.lost is not None and not isinstance(output.lost, BrokenPipeError):
+        return _fault(f"standard output: {one_line(output.lost)}")
+    return code if isinstance(code, int) else OK
 
 
 def _show_warning(message: Warning | str, *place: object, **more: object) -> None:
     """One line, without the place in the source."""
-    print(f"fastdropout: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    text = one_line(message) if isinstance(message, Warning) else message
+    _tell(f"warning: {text}")
 
 
 def _fault(text: str) -> int:
-    print(f"fastdropout: {text}", file=sys.stderr)
+    _tell(text)
     return FAULT
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # Standard error may be closed or full too.
+        print(f"fastdropout: {text}", file=sys.stderr, flush=True)

@@ -55,20 +55,24 @@ def evaluate(
     """
     from rich.table import Table
 
-    from fastdropout.files import write_atomic
+    from fastdropout.files import write_output
     from fastdropout.music.cli.screen import console
     from fastdropout.music.training.driver import evaluate_model
 
     config, network, about = _network(run, model, which, data)
     corpus = _corpus(config)
     scored = evaluate_model(network, config, split, score_first=score_first, corpus=corpus)
+    names = list(corpus.names.get(split, ())) or [f"piece {n + 1}" for n in range(len(scored.by_piece))]
+    if output is not None:
+        content = {"split": split, "names": names, **scored.to_json()}
+        content["by_frame"] = [[round(float(nll), 5) for nll in frames] for frames in scored.by_frame]
+        write_output(output, (json.dumps(content) + "\n").encode())
     console.print(
         f"{split} NLL {scored.nll_per_step:.3f} nats per frame, {len(scored.by_piece)} pieces, "
         f"{scored.frames} frames, calibration error {scored.calibration.error:.4f}"
     )
     if split in about:
-        console.print(f"its card says {about[split]:.3f}", markup=False)
-    names = list(corpus.names.get(split, ())) or [f"piece {n + 1}" for n in range(len(scored.by_piece))]
+        console.print(f"its card says {about[split]:.3f}")
     if pieces:
         table = Table("piece", "frames", "nats per frame")
         for name, count, nll in zip(names, scored.piece_frames, scored.by_piece, strict=True):
@@ -81,10 +85,6 @@ def evaluate(
             span = f"{bins.edges[n]:.2f} to {bins.edges[n + 1]:.2f}"
             table.add_row(span, str(count), f"{bins.mean_probability[n]:.3f}", f"{bins.frequency[n]:.3f}")
     console.print(table)
-    if output is not None:
-        content = {"split": split, "names": names, **scored.to_json()}
-        content["by_frame"] = [[round(float(nll), 5) for nll in frames] for frames in scored.by_frame]
-        write_atomic(output, (json.dumps(content) + "\n").encode())
     return OK
 
 
@@ -133,7 +133,7 @@ def generate(
     which
         the checkpoint
     """
-    from fastdropout.files import write_atomic
+    from fastdropout.files import write_output
     from fastdropout.music.cli.screen import console
     from fastdropout.music.data.midi import write_midi
     from fastdropout.music.study import figures, sound
@@ -154,16 +154,17 @@ def generate(
         opening = known[prime - 1][:prime_frames]
     grid = _steps_per_quarter(config)
     try:
+        sound.check_length(frames, 60 / tempo / grid)  # Before minutes of drawing.
         roll = draw(network, frames, prime=opening, temperature=temperature, seed=seed)
         samples = sound.render(roll, 60 / tempo / grid)
     except ValueError as error:
         raise RunError(str(error)) from error
     wav, png = output.with_suffix(".wav"), output.with_suffix(".png")
     write_midi(roll, output, steps_per_quarter=grid, tempo=tempo)
-    write_atomic(wav, sound.to_wav(samples))
+    write_output(wav, sound.to_wav(samples))
     given = 0 if opening is None else len(opening)
-    write_atomic(png, figures.to_png(figures.piano_roll(roll, given)))
-    console.print(f"{output}\n{wav}\n{png}", markup=False)
+    write_output(png, figures.to_png(figures.piano_roll(roll, given)))
+    console.print(f"{output}\n{wav}\n{png}")
     return OK
 
 
@@ -180,7 +181,7 @@ def report(run: Path, /, *, output: Annotated[Path | None, Parameter(alias="-o")
     from fastdropout.music.cli.screen import console
     from fastdropout.music.study.report import write_report
 
-    console.print(f"report {write_report(run, output)}", markup=False)
+    console.print(f"report {write_report(run, output)}")
     return OK
 
 
@@ -198,7 +199,7 @@ def compare(run: Path, /, *more: Path, output: Annotated[Path | None, Parameter(
     """
     from rich.table import Table
 
-    from fastdropout.files import write_atomic
+    from fastdropout.files import write_output
     from fastdropout.music.cli.screen import console
     from fastdropout.music.study.report import compare as compare_runs
     from fastdropout.music.study.report import comparison_html
@@ -220,8 +221,8 @@ def compare(run: Path, /, *more: Path, output: Annotated[Path | None, Parameter(
     if len({line.corpus_sha256 for line in lines}) > 1:
         console.print("the runs are on different corpora: their figures do not compare")
     if output is not None:
-        write_atomic(output, comparison_html(folders).encode())
-        console.print(f"page {output}", markup=False)
+        write_output(output, comparison_html(folders).encode())
+        console.print(f"page {output}")
     return OK
 
 

@@ -48,7 +48,7 @@ def list_corpora(*, data: Path | None = None) -> int:
             )
     console.print(table)
     for row in rows:
-        console.print(f"{row.name}: {row.problem or row.source}", markup=False)
+        console.print(f"{row.name}: {row.problem or row.source}")
     return OK
 
 
@@ -74,5 +74,5 @@ def get(name: str, /, *, data: Path | None = None, url: str | None = None) -> in
         raise DataError(f"name the folder to put {name} into by --data DIR or ${VARIABLE}")
     with counting(f"getting {name}") as count:
         path = fetch(name, folder, base_url=BASE_URL if url is None else url, progress=count)
-    console.print(f"{path}\nuse it: fastdropout train {name} --data {folder}", markup=False)
+    console.print(f"{path}\nuse it: fastdropout train {name} --data {folder}")
     return OK

@@ -34,5 +34,5 @@ def figures(
 
     with share() as tell:
         written = make_all(output, tell, quick, names or None)
-    console.print("\n".join(str(path) for path in written if path.suffix in (".png", ".md")), markup=False)
+    console.print("\n".join(str(path) for path in written if path.suffix in (".png", ".md")))
     return OK

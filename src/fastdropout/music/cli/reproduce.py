@@ -108,12 +108,12 @@ def reproduce(
             kept |= board.results.keys()
     found = list(board.results.values())
     console.print(summary(found, chosen, names))
-    console.print(verdict(found, chosen), markup=False)
+    console.print(verdict(found, chosen))
     for key, why in board.failed.items():
-        console.print(f"{' '.join(map(str, key))}: {why}", markup=False)
-    console.print(f"results {results}", markup=False)
+        console.print(f"{' '.join(map(str, key))}: {why}")
+    console.print(f"results {results}")
     if stop():
-        console.print("stopped; the same command goes on", markup=False)
+        console.print("stopped; the same command goes on")
         return INTERRUPTED
     return 1 if board.failed else OK
 
@@ -144,7 +144,6 @@ def _corpora(names: Sequence[str], data: Path | None, quick: bool) -> list[str]:
         console.print(
             f"not there: {', '.join(missing)}; get one by: fastdropout data get {missing[0]} --data DIR, "
             "then give --data DIR",
-            markup=False,
         )
     if quick:
         return ["jsb-chorales"] if "jsb-chorales" in there else ["bach"]
@@ -195,7 +194,7 @@ class _Screen:
                 if state and (cell.key, text) not in self.told:
                     self.told.add((cell.key, text))
                     scores = _scores(board.results[cell.key]) if text == "ends" else ""
-                    self.console.print(f"{cell.corpus} {cell.name} {text}{scores}", markup=False)
+                    self.console.print(f"{cell.corpus} {cell.name} {text}{scores}")
 
 
 def _scores(result: Result) -> str:

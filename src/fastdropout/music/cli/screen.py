@@ -6,22 +6,39 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from fastdropout.errors import visible
+from fastdropout.music.cli.output import output
 
 if TYPE_CHECKING:
     from fastdropout.music.training.fitting import Progress as Step
 
-console = Console(highlight=False, soft_wrap=True)
+
+class _Console(Console):
+    """Shows text as it is: names of files and pieces are no markup and give the terminal no orders."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        options |= {"emoji": False, "markup": False, "highlight": False}
+        return super().render_str(visible(text), **options)
+
+
+console = _Console(file=cast(IO[str], output), soft_wrap=True)
+
+
+def _words(template: str) -> TextColumn:
+    return TextColumn(template, markup=False)
 
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar for reading a corpus, that appears when there is something to count."""
     bar = Progress(
-        TextColumn("{task.description}"),
+        _words("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -29,7 +46,7 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
         transient=True,
         disable=not console.is_terminal,
     )
-    task = bar.add_task(what, total=None, visible=False)
+    task = bar.add_task(visible(what), total=None, visible=False)
 
     def count(done: int, total: int) -> None:
         bar.update(task, completed=done, total=total or None, visible=True)
@@ -43,9 +60,9 @@ def share() -> Iterator[Callable[[float, str], None]]:
     """A bar for a share that is done, with what is being done; in a log, a line when that changes."""
     bar = Progress(
         BarColumn(),
-        TextColumn("{task.percentage:.0f} %"),
+        _words("{task.percentage:.0f} %"),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        _words("{task.description}"),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -58,7 +75,7 @@ def share() -> Iterator[Callable[[float, str], None]]:
         bar.update(task, completed=done, description=text)
         title = text.split(":")[0]
         if title != before and not console.is_terminal:
-            console.print(f"{done:.0%}  {title}", markup=False)
+            console.print(f"{done:.0%}  {title}")
         before = title
 
     with bar:
@@ -90,11 +107,11 @@ class TrainingScreen:
         self.epochs, self.valid, self.best = epochs, float("nan"), float("inf")
         self.clock = Clock()
         self.bar = Progress(
-            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            _words("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(bar_width=None),
-            TextColumn("train {task.fields[train]}  valid {task.fields[valid]}"),
-            TextColumn("{task.fields[speed]:,.0f} frames/s"),
-            TextColumn("{task.fields[left]} left"),
+            _words("train {task.fields[train]}  valid {task.fields[valid]}"),
+            _words("{task.fields[speed]:,.0f} frames/s"),
+            _words("{task.fields[left]} left"),
             console=console,
             disable=not console.is_terminal,
         )

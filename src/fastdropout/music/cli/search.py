@@ -116,14 +116,14 @@ def search(
             if trials is not None:
                 folder.extend(trials)
         named = "" if folder.settings.storage is None else f", study {folder.settings.study}"
-        console.print(f"search {folder.path}{named}", markup=False)
+        console.print(f"search {folder.path}{named}")
         work = Search(folder, storage)
         with SearchScreen(work) as screen:
             work.run(pool, screen, stop)
         stopped = stop()
     with closing(work):
         if stopped and any(trial.state in ("waiting", "running") for trial in work.trials):
-            console.print(f"saved; go on with: fastdropout search --resume {folder.path}", markup=False)
+            console.print(f"saved; go on with: fastdropout search --resume {folder.path}")
             return INTERRUPTED
         return _finish(work)
 
@@ -187,11 +187,11 @@ def _finish(work: Search) -> int:
         console.print("no trial has finished")
         return NOTHING_FINISHED
     page = write_search_report(work)
-    console.print(f"best trial {best.number}: valid {best.valid:.3f}, {best.folder}", markup=False)
+    console.print(f"best trial {best.number}: valid {best.valid:.3f}, {best.folder}")
     test = nll_on_test(best)
     if test is not None:
         console.print(f"test NLL {test:.3f} nats per frame")
-    console.print(f"report {page}", markup=False)
+    console.print(f"report {page}")
     return OK
 
 
@@ -232,7 +232,6 @@ class SearchScreen:
                 why = f"  {trial.reason}" if trial.reason else ""
                 self.console.print(
                     f"trial {trial.number}  {trial.state}  valid {_number(trial.valid)}{why}  ({headline})",
-                    markup=False,
                 )
 
     def _headline(self, trials: Sequence[Trial]) -> str:

@@ -78,12 +78,12 @@ def train(
         pieces = load_corpus(settled, count)
     if pieces.skipped and settled.corpus != "bach":
         name, why = pieces.skipped[0]
-        console.print(f"left out {len(pieces.skipped)} files, such as {name}: {why}", markup=False)
+        console.print(f"left out {len(pieces.skipped)} files, such as {name}: {why}")
     places: list[Path] = []
 
     def began(run: Run) -> None:
         places.append(run.path)
-        console.print(f"run {run.path}", markup=False)
+        console.print(f"run {run.path}")
 
     def work(screen: TrainingScreen, stop: Callable[[], bool]) -> Run:
         return train_run(
@@ -118,7 +118,7 @@ def resume(run: Path, /, *, tensorboard: bool = False) -> int:
 
     folder = Run(run)
     if folder.finished:
-        console.print(f"{run} is finished", markup=False)
+        console.print(f"{run} is finished")
         return _finish(folder)
     settled = folder.config
     with counting(f"reading {settled.corpus}") as count:
@@ -145,7 +145,7 @@ def _follow(work: Any, screen: TrainingScreen, places: list[Path]) -> int:
             f"{why}; the last checkpoint is whole, when this is mended: fastdropout resume {places[0]}"
         ) from error
     if not run.finished:
-        console.print(f"saved; go on with: fastdropout resume {run.path}", markup=False)
+        console.print(f"saved; go on with: fastdropout resume {run.path}")
         return INTERRUPTED
     return _finish(run)
 
@@ -158,15 +158,13 @@ def _finish(run: Run) -> int:
     result = run.result
     if result.get("diverged"):
         kept = f"; the best network is of epoch {result['best_epoch']}" if "test" in result else ""
-        console.print(
-            f"the training diverged in epoch {result['epochs']}: try a lower lr{kept}", markup=False
-        )
+        console.print(f"the training diverged in epoch {result['epochs']}: try a lower lr{kept}")
     if "test" not in result:
         return DIVERGED
     page = write_report(run)
     test = result["test"]
     console.print(f"test NLL {test['nll_per_step']:.3f} nats per frame (epoch {result['best_epoch']})")
-    console.print(f"report {page}", markup=False)
+    console.print(f"report {page}")
     return DIVERGED if result.get("diverged") else OK
 
 

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import numpy as np
 
-from fastdropout.errors import DataError
-from fastdropout.files import write_atomic
+from fastdropout.errors import DataError, one_line, visible
+from fastdropout.files import write_output
 from fastdropout.music.data.npz import read_bytes
 from fastdropout.music.data.rolls import (
     HIGHEST,
@@ -59,7 +59,7 @@ def load_folder(
             rolls[name] = _read(symusic, read_bytes(path, MAX_BYTES), str(path), steps_per_quarter)
             frames += len(rolls[name])
         except DataError as error:
-            skipped.append((name, str(error).removeprefix(f"{path}: ")))
+            skipped.append((visible(name), visible(str(error).removeprefix(f"{path}: "))))
         if frames > MAX_FRAMES:
             raise DataError(f"{folder}: more than {MAX_FRAMES} frames; use fewer files or a coarser grid")
         if progress is not None:
@@ -72,9 +72,11 @@ def load_folder(
         )
     names = _split(list(rolls))
     splits = {split: [rolls[name] for name in names[split]] for split in SPLITS}
-    label = folder.resolve().name or "midi"
-    source = f"{folder}, {steps_per_quarter} steps per quarter"
-    return Corpus(label, splits, source, names, tuple(skipped))
+    # From here on names are for people; the split was made by what the file system says, byte for byte.
+    shown = {split: [visible(name) for name in names[split]] for split in SPLITS}
+    label = visible(os.path.basename(os.path.realpath(folder))) or "midi"
+    source = f"{visible(str(folder))}, {steps_per_quarter} steps per quarter"
+    return Corpus(label, splits, source, shown, tuple(skipped))
 
 
 def read_midi(path: str | os.PathLike[str], *, steps_per_quarter: int = 2) -> Roll:
@@ -117,7 +119,7 @@ def write_midi(
     score = symusic.Score(_TICKS)
     score.tempos.append(symusic.Tempo(0, qpm=tempo))
     score.tracks.append(track)
-    write_atomic(path, score.dumps_midi())
+    write_output(path, score.dumps_midi())
 
 
 def _midi_files(folder: Path) -> list[tuple[str, Path]]:
@@ -169,7 +171,7 @@ def _read(symusic: ModuleType, data: bytes, what: str, steps_per_quarter: int) -
         ticks = int(score.ticks_per_quarter)
         columns = [track.notes.numpy() for track in score.tracks if not track.is_drum]
     except Exception as error:  # The C++ side throws several kinds, none of which is ours.
-        raise DataError(f"{what}: a broken MIDI file ({str(error).splitlines()[0][:120]})") from error
+        raise DataError(f"{what}: a broken MIDI file ({one_line(error, 120)})") from error
     if ticks < 1:
         raise DataError(f"{what}: has {ticks} ticks a quarter")
     pitch, time, duration = (

@@ -15,7 +15,8 @@ from typing import IO
 
 import numpy as np
 
-from fastdropout.errors import DataError
+from fastdropout.errors import DataError, one_line
+from fastdropout.files import read_file
 
 MAX_FILE = 256 << 20
 """Bytes of a data file as it lies on the disk."""
@@ -46,18 +47,12 @@ _FAULTS = (
 def read_bytes(path: str | os.PathLike[str], limit: int = MAX_FILE) -> bytes:
     """The bytes of a data file no larger than `limit`; whatever fails is a `DataError`."""
     path = Path(path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise DataError(f"{path}: not a file")  # A pipe would wait for ever.
     try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
+        return read_file(path, limit)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    if len(data) > limit:
-        raise DataError(f"{path}: larger than {limit >> 20} MB, which no data file of this kind is")
-    return data
 
 
 def load_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
@@ -69,7 +64,7 @@ def load_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
                 raise DataError(f"{what}: holds {len(members)} arrays, allowed are {MAX_MEMBERS}")
             return {info.filename.removesuffix(".npy"): _member(archive, info, what) for info in members}
     except _FAULTS as error:
-        raise DataError(f"{what}: not a readable .npz file ({_first_line(error)})") from error
+        raise DataError(f"{what}: not a readable .npz file ({one_line(error, 120)})") from error
 
 
 def dump_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -112,7 +107,3 @@ def _header(file: IO[bytes], where: str) -> tuple[np.dtype, tuple[int, ...]]:
     if found is None or found[1].decode() not in _DTYPES:
         raise DataError(f"{where} must be a plain array of integers in C order")
     return np.dtype(found[1].decode()), tuple(int(n) for n in re.findall(rb"\d+", found[2]))
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__

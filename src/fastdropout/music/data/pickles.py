@@ -9,6 +9,7 @@ The layout is a dict of splits, each a list of pieces, each a list of frames, ea
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ from fastdropout.music.data.rolls import HIGHEST, KEYS, LOWEST, MAX_FRAMES, SPLI
 
 MAX_INSTRUCTIONS = 8_000_000
 """MuseData, the largest of the four files, takes 2.9 million at most; each makes about 64 bytes at most."""
+MAX_NOTES = 8_000_000
+"""Notes of all frames: MuseData has 1.4 million."""
 MAX_TEXT = 64
 """Bytes of a text or a number: the only texts needed are the names of the splits."""
 
@@ -195,13 +198,13 @@ _INSTRUCTIONS: dict[int, Callable[[_Machine], Any]] = {
 
 
 def _rolls(content: Any) -> dict[str, list[Roll]]:
-    """Lists of notes as piano rolls. Counted first: a file can refer to one list many times."""
+    """Lists of notes as piano rolls. Counted first, to the notes: a file can refer to one list many times."""
     if type(content) is not dict:
         raise _Refused("it is not a dict of splits")
     unknown = set(content) - set(SPLITS)
     if unknown:
         raise _Refused(f"it has a split {min(unknown)[:40]!r}")
-    frames = 0
+    frames = notes = 0
     for pieces in content.values():
         if type(pieces) is not list:
             raise _Refused("a split is not a list of pieces")
@@ -211,14 +214,18 @@ def _rolls(content: Any) -> dict[str, list[Roll]]:
             frames += len(piece)
             if frames > MAX_FRAMES:
                 raise _Refused(f"more than {MAX_FRAMES} frames")
+    for piece in itertools.chain.from_iterable(content.values()):
+        if not {list, tuple}.issuperset(map(type, piece)):
+            raise _Refused("a frame is not a tuple of notes")
+        notes += sum(map(len, piece))
+        if notes > MAX_NOTES:
+            raise _Refused(f"more than {MAX_NOTES} notes")
     return {split: [_roll(piece) for piece in pieces] for split, pieces in content.items()}
 
 
 def _roll(piece: list[Any]) -> Roll:
     roll = np.zeros((len(piece), KEYS), np.uint8)
     for step, frame in enumerate(piece):
-        if type(frame) not in (list, tuple) or len(frame) > 10 * KEYS:
-            raise _Refused("a frame is not a tuple of notes")
         for note in frame:
             if type(note) is not int or not LOWEST <= note <= HIGHEST:
                 got = note if type(note) is int else f"a {type(note).__name__}"  # Which may be of any size.

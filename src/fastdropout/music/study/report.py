@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fastdropout.errors import DataError, RunError
-from fastdropout.files import write_atomic
+from fastdropout.files import write_atomic, write_output
 from fastdropout.music.data.canonical import CANONICAL
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.study import figures
@@ -36,10 +36,12 @@ def write_report(
 ) -> Path:
     """Write the report of a run that has a best checkpoint, by default as its report.html."""
     run = run if isinstance(run, Run) else Run(run)
-    html = report_html(run, corpus=corpus)
-    path = run.path / "report.html" if out is None else Path(out)
-    write_atomic(path, html.encode())
-    return path
+    html = report_html(run, corpus=corpus).encode()
+    if out is not None:
+        write_output(out, html)
+        return Path(out)
+    write_atomic(run.path / "report.html", html)
+    return run.path / "report.html"
 
 
 def report_html(run: Run, *, corpus: Corpus | None = None) -> str:

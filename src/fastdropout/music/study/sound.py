@@ -18,12 +18,7 @@ _ATTACK, _RELEASE = 0.012, 0.09
 
 def render(roll: Roll, frame_seconds: float) -> npt.NDArray[np.float32]:
     """Samples in [-0.9, 0.9]; a key that sounds in successive frames is one held note."""
-    if not 0 < frame_seconds <= 60:
-        raise ValueError(f"frame_seconds must lie in (0, 60], got {frame_seconds}")
-    if len(roll) * frame_seconds > MAX_SECONDS:
-        raise ValueError(
-            f"a piece of sound must last at most {MAX_SECONDS:.0f} s, got {len(roll) * frame_seconds:.0f} s"
-        )
+    check_length(len(roll), frame_seconds)
     sound = np.zeros(int((len(roll) * frame_seconds + 0.5) * RATE) + 1, np.float32)
     edges = np.diff(np.pad((roll != 0).astype(np.int8), ((1, 1), (0, 0))), axis=0)
     # Transposed, so that the starts and ends of a key come in pairs.
@@ -35,6 +30,17 @@ def render(roll: Roll, frame_seconds: float) -> npt.NDArray[np.float32]:
         sound[at : at + len(note)] += note[: len(sound) - at]
     peak = float(np.abs(sound).max())
     return sound * (0.9 / peak) if peak > 0 else sound
+
+
+def check_length(frames: int, frame_seconds: float) -> None:
+    """Raise ValueError for a piece that is too long to be made audible."""
+    if not 0 < frame_seconds <= 60:
+        raise ValueError(f"frame_seconds must lie in (0, 60], got {frame_seconds}")
+    if frames * frame_seconds > MAX_SECONDS:
+        raise ValueError(
+            f"the sound must last at most {MAX_SECONDS:.0f} s, got {frames * frame_seconds:.0f} s: "
+            f"at this tempo frames must be at most {int(MAX_SECONDS / frame_seconds)}, got {frames}"
+        )
 
 
 def to_wav(samples: npt.NDArray[np.float32]) -> bytes:

@@ -11,7 +11,8 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from fastdropout.errors import ConfigError
+from fastdropout.errors import ConfigError, one_line
+from fastdropout.files import read_file
 from fastdropout.music.training.config import Config, contradictions
 from fastdropout.music.training.presets import PRESETS, preset
 
@@ -74,17 +75,13 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The options in a TOML file, not yet validated."""
     path = Path(path)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_TOML + 1)
-        if len(data) > MAX_TOML:
-            raise ConfigError(f"{path}: larger than {MAX_TOML >> 20} MB, which no configuration is")
-        return tomllib.loads(data.decode())
+        return tomllib.loads(read_file(path, MAX_TOML).decode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a TOML file ({_line(error)})") from error
+        raise ConfigError(f"{path}: not a TOML file ({one_line(error, 200)})") from error
     except ValueError as error:  # Some versions let a bad date or number through as such.
-        raise ConfigError(f"{path}: not a TOML file ({_line(error)})") from error
+        raise ConfigError(f"{path}: not a TOML file ({one_line(error, 200)})") from error
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
@@ -148,7 +145,3 @@ def _toml(value: object) -> str:
         text = value.replace("\\", "\\\\").replace('"', '\\"')
         return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in text) + '"'
     return repr(value)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200]

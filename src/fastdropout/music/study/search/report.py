@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from optuna.trial import TrialState
 
 from fastdropout.errors import RunError
-from fastdropout.files import write_atomic
+from fastdropout.files import write_atomic, write_output
 from fastdropout.music.study import figures, report
 from fastdropout.music.study.search.driver import Search, Trial
 from fastdropout.music.training.run import Run
@@ -29,9 +29,12 @@ ENOUGH = 8
 
 def write_search_report(search: Search, out: str | os.PathLike[str] | None = None) -> Path:
     """Write the report of a search with a finished trial, by default as its report.html."""
-    path = search.folder.path / "report.html" if out is None else Path(out)
-    write_atomic(path, search_html(search).encode())
-    return path
+    html = search_html(search).encode()
+    if out is not None:
+        write_output(out, html)
+        return Path(out)
+    write_atomic(search.folder.path / "report.html", html)
+    return search.folder.path / "report.html"
 
 
 def search_html(search: Search) -> str:
