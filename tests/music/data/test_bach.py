@@ -165,3 +165,12 @@ def test_music21s_folder_is_left_as_it_was(files):
     before = {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(folder)}
     convert(files[:3] + files[-30:])
     assert {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(folder)} == before
+
+
+def test_no_home_is_no_trouble(files, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])  # As for a user without an entry.
+    with pytest.raises(RuntimeError):
+        cache_folder()
+    assert load_bach().name == "bach"

@@ -41,19 +41,26 @@ MAX_SILENT = 0.25
 
 def load_bach(*, progress: Progress | None = None, cache: bool = True) -> Corpus:
     """The chorales, from the cache if it is there and fits, else converted (some seconds) and cached."""
-    path = cache_folder() / f"bach-v{CONVERTER}.npz"
+    path = _cache_file() if cache else None
     stamp = {"converter": CONVERTER, "music21": _music21_version()}
-    if cache:
+    if path is not None:
         try:
             return _from_bytes(read_bytes(path), stamp, str(path))
         except DataError:
             pass  # Missing, damaged or of another version: it is made again from the scores.
     corpus = convert(score_files(), progress=progress)
-    if cache:
+    if path is not None:
         # A read-only or full cache folder costs the next run some seconds, nothing else.
         with contextlib.suppress(OSError):
             write_atomic(path, _to_bytes(corpus, stamp))
     return corpus
+
+
+def _cache_file() -> Path | None:
+    try:
+        return cache_folder() / f"bach-v{CONVERTER}.npz"
+    except RuntimeError:
+        return None  # There is no home.
 
 
 def score_files() -> list[Path]:
