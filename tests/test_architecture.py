@@ -13,6 +13,7 @@ FLOORS = [
     {"integration"},
     {"nn", "optim"},
     {"analysis"},
+    {"sklearn"},
     {"data"},
     {"training"},
     {"study"},

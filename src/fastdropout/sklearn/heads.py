@@ -1,0 +1,69 @@
+"""What the outputs of a network mean: a Gaussian target, or classes. Losses and predictions of moments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fastdropout.functional import losses
+from fastdropout.moments import Moments, moments
+from fastdropout.sklearn.network import Weights
+
+# exp(10) times the variance of all targets: far from the training rows a learnt log variance grows without
+# bound, and its exponential would be infinite in float32.
+MAX_LOG_NOISE = 10.0
+FLOOR = 1e-6  # of a variance, where targets have variance 1: targets that are met exactly have no density
+
+
+@dataclass(frozen=True)
+class GaussianHead:
+    """y = f(x) + noise, both random: V[y] = V[f] (model) + E[exp(a)] (noise), a the log variance.
+
+    `heteroscedastic`: a is a second output of the network for each target; else it is a learnt number.
+    """
+
+    targets: int
+    heteroscedastic: bool = False
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the network needs."""
+        return self.targets * (1 + self.heteroscedastic)
+
+    def draw(self, k: int, dtype: npt.DTypeLike) -> dict[str, npt.NDArray[Any]]:
+        """First weights beside those of the network."""
+        return {} if self.heteroscedastic else {"log_noise": np.full((k, self.targets), -1.0, dtype)}
+
+    def split(self, weights: Weights, out: Moments) -> tuple[Moments, Moments]:
+        """f and a, each (k, rows, targets)."""
+        if not self.heteroscedastic:
+            return out, Moments.certain(weights["log_noise"].unsqueeze(1).expand_as(out.mean))
+        f, a = out[..., : self.targets], out[..., self.targets :]
+        return f, moments(a.mean.clamp(max=MAX_LOG_NOISE), a.var)
+
+    def noise(self, a: Moments) -> Tensor:
+        """E[exp(a)] of a Gaussian a: exp(E[a] + V[a] / 2)."""
+        return torch.exp((a.mean + a.var / 2).clamp(max=MAX_LOG_NOISE)) + FLOOR
+
+    def loss(self, weights: Weights, out: Moments, target: Tensor, expected: bool) -> Tensor:
+        """Negative log-likelihood of the targets of a row, (k, rows).
+
+        of the mean   -log N(y; E[f], V[f] + E[exp(a)])
+        expected      E[-log N(y; f, exp(a))]
+                      = (E[exp(-a)] ((E[f] - y)^2 + V[f]) + E[a] + log 2 pi) / 2,  f and a independent
+        """
+        f, a = self.split(weights, out)
+        if not expected:
+            return losses.gaussian_nll(moments(f.mean, f.var + self.noise(a)), target, FLOOR).sum(-1)
+        a = moments(a.mean.clamp(min=math.log(FLOOR)), a.var)
+        precision = torch.exp((a.var / 2 - a.mean).clamp(max=-math.log(FLOOR)))
+        return (0.5 * (precision * ((f.mean - target) ** 2 + f.var) + a.mean + math.log(2 * math.pi))).sum(-1)
+
+
+Head = GaussianHead
