@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fastdropout"
 FLOORS = [
-    {"errors", "files", "serving", "moments"},
+    {"errors", "files", "serving", "checks", "rearranging", "registration", "moments"},
     {"functional"},
     {"recurrent"},
     {"integration"},

@@ -1,10 +1,12 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
 from fastdropout import Moments
+from fastdropout.moments import as_moments
 
 X = Moments(torch.arange(6.0).view(2, 3), torch.arange(6.0).view(2, 3) / 10)
 
@@ -37,7 +39,61 @@ def test_indexing_stacking_and_reshaping_are_those_of_tensors():
     assert torch.equal(torch.stack([X, X], dim=1).var, torch.stack([X.var, X.var], 1))
     assert torch.equal(torch.cat((X, X.mean)).var, torch.cat([X.var, torch.zeros(2, 3)]))
     assert len(X) == 2
-    assert [tuple(row.shape) for row in X] == [(3,), (3,)]
+    assert X.numel() == 6
+
+
+@pytest.mark.parametrize("x", [X, Moments.certain(X.mean)], ids=["random", "certain"])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda t: t.unbind(),
+        lambda t: t.unbind(-1),
+        lambda t: t.split(2, 1),
+        lambda t: t.split([1, 2], dim=-1),
+        lambda t: t.chunk(2, -1),
+        lambda t: t.chunk(5),
+    ],
+    ids=["unbind", "unbind last", "split", "split sizes", "chunk", "chunk fewer"],
+)
+def test_parts_are_those_of_tensors(x, parts):
+    for got, mean, var in zip(parts(x), parts(x.mean), parts(x.var), strict=True):
+        assert torch.equal(got.mean, mean)
+        assert torch.equal(got.var, var)
+        assert got.is_certain == x.is_certain
+
+
+def test_conversions():
+    assert (X.half().dtype, X.bfloat16().var.dtype) == (torch.float16, torch.bfloat16)
+    assert X[None, :, None].squeeze().shape == (2, 3)
+    assert X[None, :, None].squeeze(0).shape == (2, 1, 3)
+    if not torch.cuda.is_available():
+        with pytest.raises((RuntimeError, AssertionError)):  # torch's own words
+            X.cuda()
+
+
+@pytest.mark.parametrize("options", [{}, {"dim": 1}, {"dim": -2, "keepdim": True}, {"dim": (0, 1)}], ids=str)
+def test_the_sum_of_independent_elements(options):
+    total = X.sum(**options)
+    assert torch.equal(total.mean, X.mean.sum(**options))
+    assert torch.equal(total.var, X.var.sum(**options))
+    assert Moments.certain(X.mean).sum(**options).is_certain
+    torch.manual_seed(0)
+    drawn = X.sample((200_000,))
+    if options == {}:
+        torch.testing.assert_close(drawn.sum((1, 2)).var(), total.var, rtol=0.02, atol=0)
+
+
+def test_unpacking_does_not_split_a_batch_of_two():
+    with pytest.raises(TypeError, match=r"take x\.mean and x\.var, or x\.unbind\(dim\)"):
+        _mean, _var = X
+    with pytest.raises(TypeError, match="iterated over"):
+        list(X)
+
+
+def test_they_are_not_one_array():
+    for convert in (np.asarray, np.array, lambda x: np.asarray(x, dtype=object)):
+        with pytest.raises(TypeError, match=r"Moments are not one array: take x\.mean\.numpy\(\)"):
+            convert(X)
 
 
 def test_certain_has_zero_variance_and_mixes_with_random():
@@ -122,6 +178,12 @@ def test_what_does_not_fit_is_refused(mean, var, says):
 def test_certain_refuses_integers():
     with pytest.raises(ValueError, match=r"floating-point tensor, got a tensor of torch\.int64"):
         Moments.certain(torch.zeros(2).long())
+
+
+@pytest.mark.parametrize("x", [0.5, [0.5], np.ones(2), None], ids=str)
+def test_other_things_are_not_taken_for_values(x):
+    with pytest.raises(TypeError, match=r"expected Moments or a floating-point tensor, got \w+"):
+        as_moments(x)
 
 
 @pytest.mark.parametrize("x", [X, Moments.certain(X.mean)], ids=["random", "certain"])

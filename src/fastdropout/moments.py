@@ -7,8 +7,10 @@ from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from fastdropout.checks import check_moments, describe
+from fastdropout.rearranging import Rearranging
+from fastdropout.registration import register
 from fastdropout.serving import Refusal, attribute, readable, serve, serving
 
 # What has no variance, and may shift or scale what has.
@@ -16,7 +18,7 @@ Plain = Tensor | float
 
 
 @final
-class Moments:
+class Moments(Rearranging):
     """Independent random variables, one an element, kept by their mean and variance.
 
     A value of zero variance throughout is *certain*. `Moments.certain(x)` remembers that it is, so that
@@ -50,7 +52,7 @@ class Moments:
     __array_ufunc__ = None
 
     def __init__(self, mean: Tensor, var: Tensor) -> None:
-        _check(mean, var)
+        check_moments(mean, var)
         object.__setattr__(self, "_mean", mean)
         object.__setattr__(self, "_var", var)
 
@@ -58,7 +60,7 @@ class Moments:
     def certain(cls, x: Tensor) -> Moments:
         """The random variable that is always `x`."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise ValueError(f"a certain value must be a floating-point tensor, got {_describe(x)}")
+            raise ValueError(f"a certain value must be a floating-point tensor, got {describe(x)}")
         return moments(x, None)
 
     @classmethod
@@ -124,6 +126,10 @@ class Moments:
         """The number of dimensions."""
         return self._mean.dim()
 
+    def numel(self) -> int:
+        """The number of elements."""
+        return self._mean.numel()
+
     def size(self, dim: int | None = None) -> Any:
         """The shape, or its length along `dim`."""
         return self._mean.size() if dim is None else self._mean.size(dim)
@@ -132,65 +138,11 @@ class Moments:
         """Rearrange: apply to mean and variance a function that only moves or copies elements."""
         return moments(fn(self._mean), fn(self._var) if isinstance(self._var, Tensor) else self._var)
 
-    def detach(self) -> Moments:
-        """Cut off the gradient."""
-        return self.map(Tensor.detach)
-
-    def clone(self, **kwargs: Any) -> Moments:
-        """Copy the tensors; gradients flow through."""
-        return self.map(lambda t: t.clone(**kwargs))
-
-    def contiguous(self, **kwargs: Any) -> Moments:
-        """Lay the tensors out in order."""
-        return self.map(lambda t: t.contiguous(**kwargs))
-
-    def to(self, *args: Any, **kwargs: Any) -> Moments:
-        """Convert as `torch.Tensor.to`."""
-        return self.map(lambda t: t.to(*args, **kwargs))
-
-    def cpu(self) -> Moments:
-        """Move to the CPU."""
-        return self.map(Tensor.cpu)
-
-    def double(self) -> Moments:
-        """Convert to float64."""
-        return self.map(Tensor.double)
-
-    def float(self) -> Moments:
-        """Convert to float32."""
-        return self.map(Tensor.float)
-
-    def reshape(self, *shape: Any) -> Moments:
-        """Reshape as `torch.Tensor.reshape`."""
-        return self.map(lambda t: t.reshape(*shape))
-
-    def view(self, *shape: int) -> Moments:
-        """View as `torch.Tensor.view`, without copying."""
-        return self.map(lambda t: t.view(*shape))
-
-    def expand(self, *shape: Any) -> Moments:
-        """Repeat the same variables without copying."""
-        return self.map(lambda t: t.expand(*shape))
-
-    def transpose(self, dim0: int, dim1: int) -> Moments:
-        """Swap two dimensions."""
-        return self.map(lambda t: t.transpose(dim0, dim1))
-
-    def permute(self, *dims: Any) -> Moments:
-        """Reorder the dimensions."""
-        return self.map(lambda t: t.permute(*dims))
-
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Moments:
-        """Flatten a range of dimensions."""
-        return self.map(lambda t: t.flatten(start_dim, end_dim))
-
-    def squeeze(self, *dim: Any) -> Moments:
-        """Remove a dimension of length one, or all of them."""
-        return self.map(lambda t: t.squeeze(*dim))
-
-    def unsqueeze(self, dim: int) -> Moments:
-        """Insert a dimension of length one."""
-        return self.map(lambda t: t.unsqueeze(dim))
+    def sum(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Moments:
+        """The sum over `dim`, by default over all: of independent elements means and variances add."""
+        if serving.by is not None:
+            return serve(Tensor.sum, self, dim, keepdim)
+        return self.map(lambda t: t.sum(dim, keepdim))
 
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
         """Draw Gaussians with these moments, shape `sample_shape + shape`; differentiable."""
@@ -225,7 +177,16 @@ class Moments:
         return len(self._mean)
 
     def __iter__(self) -> Iterator[Moments]:
-        return (self[i] for i in range(len(self)))
+        """Refuse: `mean, var = x` would split a batch of two. Inside of `integrate()` as a tensor."""
+        if serving.by is None:
+            raise TypeError(
+                "Moments cannot be unpacked or iterated over: take x.mean and x.var, "
+                "or x.unbind(dim) for the parts along a dimension"
+            )
+        return iter(self.unbind())
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("Moments are not one array: take x.mean.numpy() and x.var.numpy()")
 
     # Inside of `integrate()` every operator is a torch function like others; outside only exact ones exist.
 
@@ -301,35 +262,12 @@ def moments(mean: Tensor, var: Tensor | None) -> Moments:
 
 
 def as_moments(x: Tensor | Moments) -> Moments:
-    """A tensor as a certain value, `Moments` as they are."""
-    return x if isinstance(x, Moments) else Moments.certain(x)
-
-
-def _check(mean: Tensor, var: Tensor) -> None:
-    for name, x in (("mean", mean), ("var", var)):
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise ValueError(f"{name} must be a floating-point tensor, got {_describe(x)}")
-    for name in ("shape", "dtype", "device"):
-        a, b = getattr(mean, name), getattr(var, name)
-        if a != b:
-            raise ValueError(f"var must have the {name} of mean, {_plain(a)}, got {_plain(b)}")
-    if _has_values(var) and not bool((var >= 0).all()):  # also catches NaN
-        raise ValueError(f"var must be at least 0, got {var.detach().min().item():.6g}")
-
-
-def _has_values(x: Tensor) -> bool:
-    """Whether the elements can be looked at: not while tracing, and not on the meta device."""
-    if torch.compiler.is_compiling() or x.is_meta:
-        return False
-    return type(x) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-
-
-def _describe(x: object) -> str:
-    return f"a tensor of {_plain(x.dtype)}" if isinstance(x, Tensor) else type(x).__name__
-
-
-def _plain(x: object) -> object:
-    return tuple(x) if isinstance(x, torch.Size) else x
+    """A tensor as a certain value, `Moments` as they are; what every function of them calls at its door."""
+    if isinstance(x, Moments):
+        return x
+    if not isinstance(x, Tensor):
+        raise TypeError(f"expected Moments or a floating-point tensor, got {describe(x)}")
+    return Moments.certain(x)
 
 
 _JOINS = (torch.stack, torch.cat, torch.concat, torch.concatenate)
@@ -364,13 +302,7 @@ def _refuse_random(other: object, operator: str, instead: str) -> None:
         raise TypeError(f"Moments {operator} takes a tensor or a number, got {type(other).__name__}")
 
 
-# torch has no public call that registers a class whose number of leaves depends on the instance.
-pytree.register_pytree_node(
-    Moments,
-    lambda x: ([x.mean], True) if x.is_certain else ([x.mean, x._var], False),
-    lambda leaves, certain: moments(*leaves, None) if certain else moments(*leaves),  # type: ignore[call-arg]
-    serialized_type_name="fastdropout.Moments",
-)
+register(Moments, moments)
 
 
 def _served_operator(name: str) -> Callable[..., Any]:
