@@ -1,4 +1,7 @@
-"""Pure maths: tensors and moments in, tensors and moments out; no parameters, no state."""
+"""Pure maths: tensors and moments in, tensors and moments out; no parameters, no state.
+
+A plain tensor in the place of `Moments` is a certain value.
+"""
 
 from fastdropout.functional import losses, quadrature
 from fastdropout.functional.propagate import (

@@ -32,5 +32,5 @@ def affine(
     """
     z = Moments.certain(propagate.mask(x.mean, drop)) if method == "mask" else propagate.dropout(x, drop)
     if isinstance(weight, Moments):
-        return propagate.noisy_linear(z, weight, bias)  # type: ignore[arg-type]
+        return propagate.noisy_linear(z, weight, bias)
     return propagate.linear(z, weight, bias)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, as_moments, moments
 
 
 def check_drop(drop: float, name: str = "drop") -> float:
@@ -16,7 +16,7 @@ def check_drop(drop: float, name: str = "drop") -> float:
     return float(drop)
 
 
-def dropout(x: Moments, drop: float) -> Moments:
+def dropout(x: Moments | Tensor, drop: float) -> Moments:
     """Multiply by a mask that is 0 with probability `drop`, else 1 (eq. 1 and 2).
 
     E[z] = keep E[x]
@@ -24,20 +24,20 @@ def dropout(x: Moments, drop: float) -> Moments:
 
     Kept units are not scaled up by 1 / keep, as in the paper and unlike `torch.nn.Dropout`.
     """
-    keep = 1 - check_drop(drop)
+    x, keep = as_moments(x), 1 - check_drop(drop)
     if drop == 0:
         return x
     noise = keep * drop * x.mean**2
     return moments(keep * x.mean, noise if x.is_certain else keep * x.var + noise)
 
 
-def dropout_of_mean(x: Moments, drop: float) -> Moments:
+def dropout_of_mean(x: Moments | Tensor, drop: float) -> Moments:
     """Dropout as in Wang & Manning (2013): the variance of the incoming units is dropped (footnote 2).
 
     E[z] = keep E[x]
     V[z] = keep drop E[x]^2
     """
-    return dropout(Moments.certain(x.mean), drop)
+    return dropout(as_moments(x).mean, drop)
 
 
 def mask(x: Tensor, drop: float) -> Tensor:
@@ -46,22 +46,26 @@ def mask(x: Tensor, drop: float) -> Tensor:
     return x if drop == 0 else x * (torch.rand_like(x) >= drop)
 
 
-def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
+def linear(x: Moments | Tensor, weight: Tensor, bias: Tensor | None = None) -> Moments:
     """A linear layer of independent units, `weight` of shape (out, in) (eq. 1 and 2).
 
     E[a] = W E[x] + b
     V[a] = (W o W) V[x]
     """
+    x = as_moments(x)
     mean = F.linear(x.mean, weight, bias)
     return moments(mean, None if x.is_certain else F.linear(x.var, weight**2))
 
 
-def noisy_linear(x: Moments, weight: Moments, bias: Moments | None = None) -> Moments:
+def noisy_linear(
+    x: Moments | Tensor, weight: Moments | Tensor, bias: Moments | Tensor | None = None
+) -> Moments:
     """A linear layer whose weights are independent Gaussians (eq. 7 and 8).
 
     E[a] = E[W] E[x] + E[b]
     V[a] = (E[W]^2 + V[W]) V[x] + V[W] E[x]^2 + V[b]
     """
+    x, weight, bias = as_moments(x), as_moments(weight), None if bias is None else as_moments(bias)
     mean = F.linear(x.mean, weight.mean, None if bias is None else bias.mean)
     var = F.linear(x.mean**2, weight.var, None if bias is None else bias.var)
     if not x.is_certain:
@@ -69,19 +73,21 @@ def noisy_linear(x: Moments, weight: Moments, bias: Moments | None = None) -> Mo
     return moments(mean, var)
 
 
-def add_independent(a: Moments, b: Moments) -> Moments:
+def add_independent(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
     """The sum of two independent variables: means add, variances add."""
+    a, b = as_moments(a), as_moments(b)
     mean = a.mean + b.mean
     if a.is_certain and b.is_certain:
         return Moments.certain(mean)
     return moments(mean, a.var + b.var)
 
 
-def multiply_independent(a: Moments, b: Moments) -> Moments:
+def multiply_independent(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
     """The product of two independent variables.
 
     V[ab] = V[a] V[b] + V[a] E[b]^2 + E[a]^2 V[b]
     """
+    a, b = as_moments(a), as_moments(b)
     mean = a.mean * b.mean
     if a.is_certain and b.is_certain:
         return Moments.certain(mean)

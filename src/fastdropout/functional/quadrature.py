@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, as_moments, moments
 
 
 def expectation(
-    f: Callable[[Tensor], Tensor], x: Moments, *, step: float = 0.02, reach: float = 9.5
+    f: Callable[[Tensor], Tensor], x: Moments | Tensor, *, step: float = 0.02, reach: float = 9.5
 ) -> Tensor:
     """E[f(a)] for Gaussian a, by the trapezoid rule in the standardised variable.
 
@@ -25,14 +25,16 @@ def expectation(
     >>> round(expectation(torch.cos, Moments(torch.tensor(0.0), torch.tensor(1.0))).item(), 6)
     0.606531
     """
+    x = as_moments(x)
     z, weight = _nodes(step, reach, x.mean)
     return f(_points(x, z)) @ weight
 
 
 def transform(
-    f: Callable[[Tensor], Tensor], x: Moments, *, step: float = 0.02, reach: float = 9.5
+    f: Callable[[Tensor], Tensor], x: Moments | Tensor, *, step: float = 0.02, reach: float = 9.5
 ) -> Moments:
     """Mean and variance of f(a) for Gaussian a; the variance as E[(f - E f)^2], which does not cancel."""
+    x = as_moments(x)
     z, weight = _nodes(step, reach, x.mean)
     values = f(_points(x, z))
     mean = values @ weight

@@ -8,13 +8,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, as_moments, moments
 
 Points = Literal["unscented", "sampling"]
 
 
 def softmax(
-    x: Moments,
+    x: Moments | Tensor,
     dim: int = -1,
     *,
     by: Points = "unscented",
@@ -30,7 +30,7 @@ def softmax(
 
 
 def log_softmax_points(
-    x: Moments,
+    x: Moments | Tensor,
     dim: int = -1,
     *,
     by: Points = "unscented",
@@ -45,6 +45,7 @@ def log_softmax_points(
     alone, the mean +- sqrt(n + 1) standard deviations, with weights 1 / (n + 1) and 1 / (2 (n + 1)): the two
     moments of the input are exact and no weight is negative, so no variance is. It costs 2 n + 1 evaluations.
     """
+    x = as_moments(x)
     if by not in get_args(Points):
         raise ValueError(f"by must be one of {', '.join(get_args(Points))}, got {by!r}")
     if samples < 1:

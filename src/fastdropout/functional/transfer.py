@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, as_moments, moments
 
 Rule = Literal["fast", "accurate", "paper"]
 RULES: tuple[str, ...] = get_args(Rule)
@@ -34,13 +34,14 @@ def check_rule(rule: str) -> None:
         raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
 
 
-def identity(x: Moments) -> Moments:
+def identity(x: Moments | Tensor) -> Moments:
     """Pass on unchanged."""
-    return x
+    return as_moments(x)
 
 
-def tanh(x: Moments, rule: Rule = "fast") -> Moments:
+def tanh(x: Moments | Tensor, rule: Rule = "fast") -> Moments:
     """Moments of tanh(a) for Gaussian a, by one of three rules."""
+    x = as_moments(x)
     check_rule(rule)
     if rule == "paper":  # tanh(a) = 2 sigmoid(2 a) - 1
         y = _sigmoid_paper(x.mean * 2, x.var * 4)
@@ -53,8 +54,9 @@ def tanh(x: Moments, rule: Rule = "fast") -> Moments:
     return moments(y.mean * 2 - 1, y.var * 4)
 
 
-def sigmoid(x: Moments, rule: Rule = "fast") -> Moments:
+def sigmoid(x: Moments | Tensor, rule: Rule = "fast") -> Moments:
     """Moments of the logistic sigmoid of a Gaussian a, by one of three rules."""
+    x = as_moments(x)
     check_rule(rule)
     if rule == "paper":
         return _sigmoid_paper(x.mean, x.var)
@@ -67,7 +69,7 @@ def sigmoid(x: Moments, rule: Rule = "fast") -> Moments:
     return moments(torch.sigmoid(expected_logit(x)), y.var / 4)
 
 
-def relu(x: Moments) -> Moments:
+def relu(x: Moments | Tensor) -> Moments:
     """Moments of max(a, 0) for Gaussian a; exact, in a form that does not cancel in float32.
 
     With s = sqrt(V[a]), r = E[a] / s, b = |r|, Q = Phi(-b):
@@ -75,6 +77,7 @@ def relu(x: Moments) -> Moments:
         g = phi(b) - b Q                        E[max(a, 0)] = max(E[a], 0) + s g
         B = (1 + b^2) Q - b phi(b) - g^2        V[max(a, 0)] = V[a] (B + (1 - 2 Q) [r > 0])
     """
+    x = as_moments(x)
     if x.is_certain:
         return Moments.certain(torch.relu(x.mean))
     m, v = x.mean, x.var
@@ -95,12 +98,13 @@ def relu(x: Moments) -> Moments:
     )
 
 
-def expected_logit(x: Moments) -> Tensor:
+def expected_logit(x: Moments | Tensor) -> Tensor:
     """log(E[p] / E[1 - p]) for p = sigmoid(a): the certain logit with the same expected probability.
 
     By the `fast` rule. Lies between 0 and E[a], and tends to E[a] far out, as the exact one does: it is good
     in the probability and in its logarithm, which a loss needs.
     """
+    x = as_moments(x)
     return x.mean if x.is_certain else _squash(x.mean / 2, x.var / 4)[0] * 2
 
 
@@ -187,8 +191,9 @@ def _sigmoid_accurate(m: Tensor, v: Tensor) -> Moments:
     return moments(mean, var)
 
 
-def expected_softplus(x: Moments) -> Tensor:
+def expected_softplus(x: Moments | Tensor) -> Tensor:
     """E[log(1 + exp(a))] for Gaussian a: error at most 1.5e-4, none at zero variance."""
+    x = as_moments(x)
     certain = F.softplus(x.mean)
     return certain if x.is_certain else certain + softplus_gap(x)
 
