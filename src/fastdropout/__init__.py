@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastdropout import analysis, functional, music, nn, optim, recurrent
     from fastdropout.functional import losses
+    from fastdropout.integration import integrate, register
     from fastdropout.moments import Moments
     from fastdropout.recurrent.buffers import release_memory
 
@@ -21,17 +22,21 @@ __all__ = [
     "Moments",
     "analysis",
     "functional",
+    "integrate",
     "losses",
     "music",
     "nn",
     "optim",
     "recurrent",
+    "register",
     "release_memory",
 ]
 
 _HOMES = {
     "Moments": "fastdropout.moments",
+    "integrate": "fastdropout.integration",
     "losses": "fastdropout.functional",
+    "register": "fastdropout.integration",
     "release_memory": "fastdropout.recurrent.buffers",
 }
 

@@ -44,9 +44,10 @@ class Moments(Rearranging):
     TypeError: Moments + Moments depends on their correlation: call functional.add_independent(a, b)
     """
 
-    __slots__ = ("_mean", "_var")
+    __slots__ = ("_mean", "_owner", "_var")
     _mean: Tensor
     _var: Tensor | None  # or a Refusal, made inside of `integrate()` only
+    _owner: object | None  # the `integrate()` inside of which it was computed
 
     # Keeps numpy arrays and tensors on the left of an operator from swallowing us element by element.
     __array_ufunc__ = None
@@ -55,6 +56,7 @@ class Moments(Rearranging):
         check_moments(mean, var)
         object.__setattr__(self, "_mean", mean)
         object.__setattr__(self, "_var", var)
+        object.__setattr__(self, "_owner", None)
 
     @classmethod
     def certain(cls, x: Tensor) -> Moments:
@@ -136,7 +138,8 @@ class Moments(Rearranging):
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Moments:
         """Rearrange: apply to mean and variance a function that only moves or copies elements."""
-        return moments(fn(self._mean), fn(self._var) if isinstance(self._var, Tensor) else self._var)
+        x = self if serving.enter is None or self._owner is serving.owner else serving.enter(self)
+        return moments(fn(x._mean), fn(x._var) if isinstance(x._var, Tensor) else x._var)
 
     def sum(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Moments:
         """The sum over `dim`, by default over all: of independent elements means and variances add."""
@@ -222,6 +225,8 @@ class Moments(Rearranging):
         return moments(self._mean / other, _scaled(self._var, lambda v: v / other**2))
 
     def __neg__(self) -> Moments:
+        if serving.by is not None:
+            return serve(torch.neg, self)
         return moments(-self._mean, self._var)
 
     def __eq__(self, other: object) -> Any:
@@ -258,6 +263,7 @@ def moments(mean: Tensor, var: Tensor | None) -> Moments:
     out = object.__new__(Moments)
     object.__setattr__(out, "_mean", mean)
     object.__setattr__(out, "_var", var)
+    object.__setattr__(out, "_owner", serving.owner)
     return out
 
 

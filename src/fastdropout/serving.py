@@ -13,7 +13,13 @@ Serve = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class _Serving(threading.local):
+    """by: what computes torch functions; owner: stamped on Moments that are made, so that those which come
+    from outside are recognised as new noise; enter: takes such as come from outside.
+    """
+
     by: Serve | None = None
+    owner: object | None = None
+    enter: Callable[[Any], Any] | None = None
 
 
 serving = _Serving()

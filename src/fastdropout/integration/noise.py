@@ -1,0 +1,238 @@
+"""`Noise`: the context in which Moments flow and the sources of the noise are kept for the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fastdropout.integration.context import Context, note_once, quiet
+from fastdropout.integration.registry import TABLE, Entry, name_of
+from fastdropout.integration.trace import MEMORY, Outputs, Source
+from fastdropout.integration.values import converted, means, overwrite, without_gradient, wrapped
+from fastdropout.integration.where import module_path
+from fastdropout.moments import Moments, as_moments, moments
+from fastdropout.serving import Refusal
+
+Gains = Literal["moments", "plain"]
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Noise(Context):
+    """The context of `integrate()`: Moments flow, and the sources of the noise are kept for the trace."""
+
+    def __init__(self, *, gains: Gains = "moments", trace: bool = True, train_variance: bool = True) -> None:
+        super().__init__()
+        if gains not in get_args(Gains):
+            raise ValueError(f"gains must be one of {', '.join(get_args(Gains))}, got {gains!r}")
+        self.gains, self.trace, self.cut = gains, trace, not train_variance
+        self.sources: list[Source] = []
+        self._calls: dict[str, int] = {}
+        self._untraced = False
+
+    # What the network calls.
+
+    def serve(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute a torch function of Moments by its rule; without one, the mean by the function itself."""
+        entry = TABLE.get(func)
+        if entry is not None and entry.kind == "composite":
+            self._activate()
+            try:
+                return entry.call(func, *args, **kwargs) if entry.generic else entry.call(*args, **kwargs)
+            finally:
+                self._deactivate()
+        target = args[0] if kwargs.pop("inplace", False) and args else None
+        with quiet():
+            found: list[Moments] = []
+            args, kwargs = self._take(args, found), self._take(kwargs, found)
+            if self.gains == "plain" and (entry is None or not entry.begins):
+                return func(*args, **kwargs)
+            out = self._compute(func, entry, args, kwargs, found)
+            if isinstance(target, Moments):
+                overwrite(target, out)
+                return target
+            return out
+
+    def _compute(
+        self, func: Callable[..., Any], entry: Entry | None, args: Any, kwargs: Any, found: list[Moments]
+    ) -> Any:
+        if entry is None:
+            return self._unknown(func, args, kwargs, found)
+        if entry.kind == "plain":
+            return entry.call(*args, **kwargs) if not entry.generic else entry.call(func, *args, **kwargs)
+        if not entry.begins:
+            if all(x.is_certain for x in found):
+                return wrapped(func(*means(args), **means(kwargs)), None)
+            refused = next((x._var for x in found if isinstance(x._var, Refusal)), None)
+            if refused is not None:
+                return wrapped(func(*means(args), **means(kwargs)), refused)
+        half = next((x.dtype for x in found if x.dtype in _HALF), None) if entry.precise else None
+        if half is not None:
+            args, kwargs = converted(args, torch.float32), converted(kwargs, torch.float32)
+        out = entry.call(func, *args, **kwargs) if entry.generic else entry.call(*args, **kwargs)
+        if half is not None:
+            out = converted(out, half)
+        return without_gradient(out) if self.cut else out
+
+    def _unknown(self, func: Callable[..., Any], args: Any, kwargs: Any, found: list[Moments]) -> Any:
+        name = name_of(func)
+        if name.endswith("_") and not name.endswith("__"):
+            raise TypeError(
+                f"{name} would change Moments in place: use the function without the trailing underscore, "
+                f"x = x.{name.rsplit('.')[-1].rstrip('_')}(...)"
+            )
+        path = module_path()
+        place = f" in {path}" if path else ""
+        out = func(*means(args), **means(kwargs))
+        if all(x.is_certain for x in found):
+            return wrapped(out, None)
+        note_once(
+            name,
+            "no moment rule for %s%s: its mean is taken from the plain function, the traced variance from "
+            "its gradient, and there is no diagonal variance after it. fastdropout.register adds a rule.",
+            name,
+            place,
+        )
+        why = (
+            f"there is no diagonal variance: {name}{place} has no moment rule. Add one by "
+            f"fastdropout.register({name}, rule), or take the traced variance, noise.var(y)"
+        )
+        return wrapped(out, Refusal(why))
+
+    def _take(self, x: Any, found: list[Moments]) -> Any:
+        """Arguments with Moments from outside entered; all Moments are collected in `found`."""
+        if isinstance(x, Moments):
+            if not x.is_certain and x._owner is not self:
+                x = self.enter(x)
+            if self.gains == "plain":
+                return x._mean if isinstance(x, Moments) else x
+            found.append(x)
+            return x
+        if type(x) is list or type(x) is tuple:
+            return type(x)([self._take(item, found) for item in x])
+        if type(x) is dict:
+            return {key: self._take(value, found) for key, value in x.items()}
+        return x
+
+    # Where noise begins.
+
+    def mask(
+        self, x: Tensor | Moments, drop: float, *, scale: bool = True, shared: tuple[int, ...] = ()
+    ) -> Any:
+        """Dropout of each element, or of all elements along `shared` together.
+
+        x d / keep where `scale`, else x d, with d = 0 with probability `drop`, else 1.
+        """
+        x = as_moments(x)
+        if drop == 0:
+            return x
+        if drop == 1:
+            return Moments.certain(torch.zeros_like(x._mean))
+        keep = 1 - drop
+        if scale:
+            return self.multiplicative(x, x._mean, x._mean, drop / keep, 1.0, shared)
+        return self.multiplicative(x, keep * x._mean, x._mean, keep * drop, keep, shared)
+
+    def multiplicative(
+        self,
+        x: Moments,
+        mean: Tensor,
+        profile: Tensor,
+        ratio: float,
+        gain: float,
+        shared: tuple[int, ...] = (),
+    ) -> Any:
+        """mean + gain (x - E[x]) + (profile + x - E[x]) eps, with V[eps] = ratio.
+
+        V = gain^2 V[x] + ratio (profile^2 + V[x])
+        """
+        var = x._var if isinstance(x._var, Tensor) else None
+        added = ratio * (profile**2 if var is None else profile**2 + var)
+        place = self._place(mean)
+        if place is not None:
+            if not shared:
+                self._add("mask", place, added)
+            else:
+                one = mean.new_full([1 if d in shared else n for d, n in enumerate(mean.shape)], ratio)
+                self._add("mask", place, one, profile, shared)
+                if var is not None:
+                    self._add("mask", place, ratio * var)
+            mean = place
+        if self.gains == "plain":
+            return mean
+        if isinstance(x._var, Refusal):
+            return moments(mean, x._var)
+        total = added if var is None else added + gain**2 * var
+        return moments(mean, total.detach() if self.cut else total)
+
+    def gaussian(self, mean: Tensor, var: Tensor) -> Any:
+        """New independent Gaussian variables: noisy weights, noisy inputs."""
+        place = self._place(mean)
+        if place is not None:
+            self._add("gaussian", place, var)
+            mean = place
+        return mean if self.gains == "plain" else moments(mean, var)
+
+    def _place(self, mean: Tensor) -> Tensor | None:
+        """A place in the mean path of its own, to which gradients are taken; it copies nothing."""
+        if not self.trace or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            self._untraced = True
+            return None
+        return mean.view_as(mean) if mean.requires_grad else mean.detach().requires_grad_()
+
+    def _add(
+        self, kind: str, place: Tensor, var: Tensor, profile: Tensor | None = None, dims: tuple[int, ...] = ()
+    ) -> None:
+        name = module_path()
+        call = self._calls[name] = self._calls.get(name, -1) + 1
+        self.sources.append(Source(name, call, kind, place, var, profile, dims))
+
+    # What the user asks.
+
+    def var(
+        self,
+        y: Tensor | Moments,
+        *,
+        batch_dim: int | None = 0,
+        create_graph: bool = False,
+        memory: int = MEMORY,
+    ) -> Tensor:
+        """The traced variance of every element of `y`: all correlations between units are included."""
+        total: Tensor | None = None
+        outputs = self._outputs(y, batch_dim, memory)
+        with quiet():
+            for _, part in outputs.variances(create_graph):
+                total = part if total is None else total + part
+            total = torch.zeros_like(outputs.table) if total is None else total
+            out = outputs.restore(total)
+            return out if create_graph else out.detach()
+
+    def std(self, y: Tensor | Moments, **options: Any) -> Tensor:
+        """The traced standard deviation of every element of `y`."""
+        return self.var(y, **options).sqrt()
+
+    def covariance(self, y: Tensor | Moments, *, batch_dim: int | None = 0, memory: int = MEMORY) -> Tensor:
+        """The traced covariance between the outputs of each example, shape (examples, outputs, outputs).
+
+        With `batch_dim=None` between all elements of `y`, shape (elements, elements).
+        """
+        outputs = self._outputs(y, batch_dim, memory)
+        with quiet():
+            total = outputs.covariance().detach()
+            return total if outputs.batch_dim is not None else total[0]
+
+    def _outputs(self, y: Tensor | Moments, batch_dim: int | None, memory: int) -> Outputs:
+        if self._untraced:
+            raise RuntimeError(
+                "the noise was not traced, because gradients were off (torch.no_grad, inference_mode) or "
+                "trace=False was given: call the network with gradients on, or fastdropout.integrate(model)"
+            )
+        mean = y._mean if isinstance(y, Moments) else y
+        if not isinstance(mean, Tensor) or not mean.is_floating_point():
+            raise TypeError(f"y must be Moments or a floating-point tensor, got {type(y).__name__}")
+        if batch_dim is not None and mean.ndim and not -mean.ndim <= batch_dim < mean.ndim:
+            raise ValueError(f"batch_dim must be a dimension of y, which has {mean.ndim}, got {batch_dim}")
+        with quiet():
+            return Outputs(mean, self.sources, batch_dim, memory)

@@ -1,0 +1,89 @@
+"""Transfer functions: by the closed forms of `fastdropout.functional`, the others by quadrature."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from fastdropout import functional
+from fastdropout.integration.registry import Entry, elementwise, enter, method
+from fastdropout.moments import Moments
+
+# Names in torch -> the name in fastdropout.functional; where that has no closed form, quadrature serves.
+_CLOSED = {
+    "relu": "relu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "relu6": "relu6",
+    "leaky_relu": "leaky_relu",
+    "prelu": "prelu",
+    "elu": "elu",
+    "celu": "celu",
+    "selu": "selu",
+    "gelu": "gelu",
+    "silu": "silu",
+    "mish": "mish",
+    "softplus": "softplus",
+    "logsigmoid": "log_sigmoid",
+    "hardtanh": "hardtanh",
+    "hardswish": "hardswish",
+    "hardsigmoid": "hardsigmoid",
+    "softsign": "softsign",
+    "exp": "exp",
+    "abs": "abs",
+    "absolute": "abs",
+    "__abs__": "abs",
+    "clamp": "clamp",
+    "clip": "clamp",
+    "threshold": "threshold",
+    "tanhshrink": "tanhshrink",
+    "hardshrink": "hardshrink",
+    "softshrink": "softshrink",
+    "sin": "sin",
+    "cos": "cos",
+    "erf": "erf",
+    "erfc": "erfc",
+    "atan": "atan",
+    "arctan": "atan",
+    "sinh": "sinh",
+    "cosh": "cosh",
+    "expm1": "expm1",
+    "exp2": "exp2",
+    "asinh": "asinh",
+    "arcsinh": "asinh",
+    "expit": "sigmoid",
+    "clamp_min": "clamp_min",
+    "clamp_max": "clamp_max",
+    "logaddexp": "",
+}
+
+
+def _adapted(closed: Any) -> Any:
+    """The closed form, called with torch's arguments less those which mean nothing to Moments."""
+
+    def call(input: Moments, *args: Any, **kwargs: Any) -> Moments:
+        kwargs.pop("inplace", None)
+        return closed(input, *args, **kwargs)
+
+    return call
+
+
+def _plain(name: str) -> Any:
+    return getattr(torch, name, None) or getattr(F, name, None) or method(name)
+
+
+for _name, _closed in _CLOSED.items():
+    if not _closed:
+        continue
+    _functions = tuple(
+        f for f in (getattr(torch, _name, None), getattr(F, _name, None), method(_name),
+                    getattr(torch.special, _name, None)) if f is not None and not inspect.isclass(f)
+    )  # fmt: skip
+    _form = getattr(functional, _closed, None)
+    if _form is not None:
+        enter(_functions, Entry(_adapted(_form), precise=True))
+    else:
+        enter(_functions, Entry(elementwise(_plain(_name)), precise=True, how="quadrature"))

@@ -1,0 +1,100 @@
+"""Linear layers, convolutions and products of matrices, with one random operand or two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fastdropout.integration.registry import method, rule, words
+from fastdropout.integration.rules.arithmetic import add
+from fastdropout.moments import Moments, as_moments, moments
+
+
+def bilinear_moments(product: Any, a: Any, b: Any) -> Moments:
+    """A product that is linear in each operand, of independent elements.
+
+    E = E[a] E[b]
+    V = V[a] (V[b] + E[b]^2) + E[a]^2 V[b]
+    """
+    a, b = as_moments(a), as_moments(b)
+    mean = product(a.mean, b.mean)
+    if b.is_certain:
+        return moments(mean, product(a.var, b.mean**2))
+    if a.is_certain:
+        return moments(mean, product(a.mean**2, b.var))
+    return moments(mean, product(a.var, b.var + b.mean**2) + product(a.mean**2, b.var))
+
+
+@rule(F.linear)
+def linear(input: Any, weight: Any, bias: Any = None) -> Moments:
+    """W x + b."""
+    x, w = as_moments(input), as_moments(weight)
+    if w.is_certain and not isinstance(bias, Moments):
+        return moments(F.linear(x.mean, w.mean, bias), F.linear(x.var, w.mean**2))
+    y = bilinear_moments(F.linear, x, w)
+    return y if bias is None else add(y, bias)
+
+
+_PRODUCTS = words("matmul bmm mm mv dot outer inner kron")
+
+
+@rule(
+    *[getattr(torch, name) for name in _PRODUCTS],
+    *[method(name) for name in (*_PRODUCTS, "__matmul__")],
+    torch.linalg.matmul,
+    torch.linalg.vecdot,
+    generic=True,
+)
+def matmul(func: Any, input: Any, other: Any) -> Moments:
+    """A B."""
+    return bilinear_moments(func, input, other)
+
+
+@rule(Tensor.__rmatmul__)
+def rmatmul(input: Any, other: Any) -> Moments:
+    """other @ input."""
+    return bilinear_moments(torch.matmul, other, input)
+
+
+@rule(torch.addmm, method("addmm"), torch.baddbmm, method("baddbmm"), torch.addmv, method("addmv"))
+def addmm(input: Any, first: Any, second: Any, *, beta: float = 1, alpha: float = 1) -> Moments:
+    """beta input + alpha A B."""
+    product = bilinear_moments(torch.matmul, first, second)
+    scaled = product if alpha == 1 else product * alpha
+    return scaled if beta == 0 else add(input if beta == 1 else input * beta, scaled)
+
+
+@rule(torch.einsum)
+def einsum(equation: str, *operands: Any) -> Moments:
+    """Any sum of products of independent elements.
+
+        E = einsum(E...),   V = einsum((V + E^2)...) - einsum(E^2...)
+
+    For two operands in the form of `bilinear_moments`, in which nothing cancels.
+    """
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    if len(operands) == 2:
+        return bilinear_moments(lambda a, b: torch.einsum(equation, a, b), *operands)
+    items = [as_moments(x) for x in operands]
+    mean = torch.einsum(equation, *[x.mean for x in items])
+    if len(items) == 1:
+        return moments(mean, torch.einsum(equation, items[0].var))
+    squares = torch.einsum(equation, *[x.mean**2 for x in items])
+    second = torch.einsum(equation, *[x.mean**2 if x.is_certain else x.mean**2 + x.var for x in items])
+    # Never negative in exact arithmetic.
+    return moments(mean, torch.clamp(second - squares, min=0))
+
+
+@rule(torch.conv1d, torch.conv2d, torch.conv3d, F.conv1d, F.conv2d, F.conv3d, torch.conv_transpose1d,
+      torch.conv_transpose2d, torch.conv_transpose3d, F.conv_transpose1d, F.conv_transpose2d,
+      F.conv_transpose3d, generic=True)  # fmt: skip
+def convolution(func: Any, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Moments:
+    """W * x + b, with squared weights for the variance."""
+    y = bilinear_moments(lambda a, b: func(a, b, None, *args, **kwargs), input, weight)
+    if bias is None:
+        return y
+    return add(y, bias.reshape(-1, *[1] * int(func.__name__[-2])))

@@ -1,0 +1,66 @@
+"""Arguments and results of torch functions, with Moments anywhere inside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastdropout.moments import Moments, moments
+
+
+def mapped(x: Any, of: Callable[[Moments], Any]) -> Any:
+    """`of` every Moments in `x` and in its lists, tuples and dicts; all else as it is."""
+    if isinstance(x, Moments):
+        return of(x)
+    if type(x) is list or type(x) is tuple:
+        return type(x)([mapped(item, of) for item in x])
+    if type(x) is dict:
+        return {key: mapped(value, of) for key, value in x.items()}
+    return x
+
+
+def means(x: Any) -> Any:
+    """Moments replaced by their means."""
+    return mapped(x, lambda m: m._mean)
+
+
+def variances(x: Any) -> Any:
+    """Moments replaced by their variances."""
+    return mapped(x, lambda m: m.var)
+
+
+def converted(x: Any, dtype: torch.dtype) -> Any:
+    """Moments of another floating-point type."""
+    return mapped(x, lambda m: m.map(lambda t: t.to(dtype)))
+
+
+def without_gradient(x: Any) -> Any:
+    """Moments whose variance carries no gradient."""
+    return mapped(x, lambda m: moments(m._mean, m._var.detach() if isinstance(m._var, Tensor) else m._var))
+
+
+def wrapped(x: Any, var: Any) -> Any:
+    """A result as Moments of variance `var`, which is None or a Refusal; indices and masks as they are."""
+    if isinstance(x, Tensor):
+        return moments(x, var) if x.is_floating_point() else x
+    if isinstance(x, list):
+        return [wrapped(item, var) for item in x]
+    return tuple(wrapped(item, var) for item in x) if isinstance(x, tuple) else x
+
+
+def joined(mean: Any, var: Any) -> Any:
+    """Two results, of means and of variances, as Moments."""
+    if isinstance(mean, Tensor):
+        return moments(mean, var) if mean.is_floating_point() else mean
+    if isinstance(mean, list | tuple):
+        return tuple(joined(m, v) for m, v in zip(mean, var, strict=True))
+    return mean
+
+
+def overwrite(x: Moments, y: Moments) -> None:
+    """Make `x` what `y` is: for operations in place."""
+    for slot in ("_mean", "_var", "_owner"):
+        object.__setattr__(x, slot, getattr(y, slot))
