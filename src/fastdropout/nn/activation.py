@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from torch import Tensor, nn
 
 from fastdropout.functional import softmax as _softmax
 from fastdropout.functional import transfer
 from fastdropout.functional.softmax import Points
-from fastdropout.functional.transfer import Rule
+from fastdropout.functional.transfer import RULES, Rule
 from fastdropout.moments import Moments, as_moments
+from fastdropout.nn.checked import Choice
 
 
 class _Ruled(nn.Module):
+    rule = Choice[Rule](RULES)
+
     def __init__(self, rule: Rule = "fast") -> None:
         super().__init__()
-        transfer.check_rule(rule)
         self.rule = rule
 
     def extra_repr(self) -> str:
@@ -56,6 +60,8 @@ class Identity(nn.Module):
 
 class Softmax(nn.Module):
     """`functional.softmax`, by an unscented transform or by sampling."""
+
+    by = Choice[Points](get_args(Points))
 
     def __init__(self, dim: int = -1, *, by: Points = "unscented", samples: int = 1000) -> None:
         super().__init__()

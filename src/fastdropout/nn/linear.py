@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fastdropout.functional.affine import Method, affine, check_method
-from fastdropout.functional.propagate import check_drop, dropout, mask
+from fastdropout.functional.affine import METHODS, Method, affine
+from fastdropout.functional.propagate import dropout, mask
 from fastdropout.moments import Moments, as_moments
+from fastdropout.nn.checked import Choice, Drop
 from fastdropout.nn.noise import add_weight_noise, noisy
 
 
@@ -23,11 +24,12 @@ class Dropout(nn.Module):
     Moments(mean=tensor([1.]), var=tensor([1.]))
     """
 
+    drop = Drop()
+    method = Choice[Method](METHODS)
+
     def __init__(self, drop: float = 0.5, *, method: Method = "moments") -> None:
         super().__init__()
-        check_method(method)
-        self.drop = check_drop(drop)
-        self.method = method
+        self.drop, self.method = drop, method
 
     def forward(self, input: Tensor | Moments) -> Moments:
         """Moments of the masked input."""
@@ -60,6 +62,9 @@ class Linear(nn.Linear):
             drawn: `"gaussian"` returns moments and `"mask"` the pass with (1 - drop) times the units.
     """
 
+    drop = Drop()
+    method = Choice[Method](METHODS)
+
     def __init__(
         self,
         in_features: int,
@@ -73,14 +78,12 @@ class Linear(nn.Linear):
         method: Method = "moments",
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
-        check_method(method)
-        self.drop = check_drop(drop)
+        self.drop, self.method = drop, method
         if not propagate and drop:
             raise ValueError(
                 f"drop must be 0 where propagate=False (no noise enters such a layer), got {drop}"
             )
         self.propagate = propagate
-        self.method = method
 
     def _weights(self) -> tuple[Tensor | Moments, Tensor | Moments | None]:
         return self.weight, self.bias

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from fastdropout.functional import expected_logit, nade
-from fastdropout.functional.affine import Method, check_method
+from fastdropout.functional.affine import METHODS, Method
 from fastdropout.functional.nade import NONLINEARITIES, Nonlinearity
-from fastdropout.functional.propagate import add_independent, check_drop
-from fastdropout.functional.transfer import Rule, check_rule
+from fastdropout.functional.propagate import add_independent
+from fastdropout.functional.transfer import RULES, Rule
 from fastdropout.moments import Moments, as_moments
+from fastdropout.nn.checked import Choice, Drop
 
 
 class NADE(nn.Module):
@@ -48,6 +49,11 @@ class NADE(nn.Module):
     Shapes: v (*, features); the given biases (*, hidden_size) and (*, features).
     """
 
+    drop_input, drop_hidden = Drop(), Drop()
+    nonlinearity = Choice[Nonlinearity](NONLINEARITIES)
+    rule = Choice[Rule](RULES)
+    method = Choice[Method](METHODS)
+
     def __init__(
         self,
         features: int,
@@ -66,15 +72,9 @@ class NADE(nn.Module):
         for name, value in (("features", features), ("hidden_size", hidden_size)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if nonlinearity not in NONLINEARITIES:
-            raise ValueError(f"nonlinearity must be one of {', '.join(NONLINEARITIES)}, got {nonlinearity!r}")
-        check_rule(rule)
-        check_method(method)
         self.features, self.hidden_size = features, hidden_size
-        self.drop_input = check_drop(drop_input, "drop_input")
-        self.drop_hidden = check_drop(drop_hidden, "drop_hidden")
-        self.nonlinearity: Nonlinearity = nonlinearity
-        self.rule, self.method = rule, method
+        self.drop_input, self.drop_hidden = drop_input, drop_hidden
+        self.nonlinearity, self.rule, self.method = nonlinearity, rule, method
         made = {"device": device, "dtype": dtype}
         self.weight_in = nn.Parameter(torch.empty(hidden_size, features, **made))
         self.weight_out = nn.Parameter(torch.empty(features, hidden_size, **made))
