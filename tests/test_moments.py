@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fastdropout import Moments
-from fastdropout.moments import as_moments
+from fastdropout.moments import as_moments, unchecked_moments
+from fastdropout.moments import moments as old_name
 
 X = Moments(torch.arange(6.0).view(2, 3), torch.arange(6.0).view(2, 3) / 10)
 
@@ -223,3 +224,12 @@ def test_sampling_passes_gradients_also_at_zero_variance():
     assert (draws[:, 0] == 0).all()
     # E[draw^2] = V, so its derivative is 1.
     assert abs(gradient[1].item() - 1) < 0.15
+
+
+def test_old_names_work_until_the_next_version():
+    with pytest.warns(DeprecationWarning, match=r"Moments\.map is now Moments\.rearrange"):
+        y = X.map(lambda t: t.flip(0))
+    assert torch.equal(y.var, X.var.flip(0))
+    assert old_name is unchecked_moments
+    old = pickle.dumps(X, protocol=2).replace(b"unchecked_moments", b"moments")
+    assert torch.equal(pickle.loads(old).var, X.var)

@@ -63,7 +63,7 @@ class Moments(Rearranging):
         """The random variable that is always `x`."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise ValueError(f"a certain value must be a floating-point tensor, got {describe(x)}")
-        return moments(x, None)
+        return unchecked_moments(x, None)
 
     @classmethod
     def stack(cls, items: Sequence[Moments], dim: int = 0) -> Moments:
@@ -136,16 +136,16 @@ class Moments(Rearranging):
         """The shape, or its length along `dim`."""
         return self._mean.size() if dim is None else self._mean.size(dim)
 
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Moments:
-        """Rearrange: apply to mean and variance a function that only moves or copies elements."""
+    def rearrange(self, fn: Callable[[Tensor], Tensor]) -> Moments:
+        """Apply to mean and variance a function that only moves or copies elements."""
         x = self if serving.enter is None or self._owner is serving.owner else serving.enter(self)
-        return moments(fn(x._mean), fn(x._var) if isinstance(x._var, Tensor) else x._var)
+        return unchecked_moments(fn(x._mean), fn(x._var) if isinstance(x._var, Tensor) else x._var)
 
     def sum(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Moments:
         """The sum over `dim`, by default over all: of independent elements means and variances add."""
         if serving.by is not None:
             return serve(Tensor.sum, self, dim, keepdim)
-        return self.map(lambda t: t.sum(dim, keepdim))
+        return self.rearrange(lambda t: t.sum(dim, keepdim))
 
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
         """Draw Gaussians with these moments, shape `sample_shape + shape`; differentiable."""
@@ -174,7 +174,7 @@ class Moments(Rearranging):
         return attribute(self, name)
 
     def __getitem__(self, index: Any) -> Moments:
-        return self.map(lambda t: t[index])
+        return self.rearrange(lambda t: t[index])
 
     def __len__(self) -> int:
         return len(self._mean)
@@ -214,7 +214,7 @@ class Moments(Rearranging):
         if serving.by is not None:
             return serve(torch.mul, self, other)
         _refuse_random(other, "*", "multiply_independent(a, b)")
-        return moments(self._mean * other, _scaled(self._var, lambda v: v * other**2))
+        return unchecked_moments(self._mean * other, _scaled(self._var, lambda v: v * other**2))
 
     __rmul__ = __mul__
 
@@ -222,12 +222,12 @@ class Moments(Rearranging):
         if serving.by is not None:
             return serve(torch.div, self, other)
         _refuse_random(other, "/", "multiply_independent(a, b)")
-        return moments(self._mean / other, _scaled(self._var, lambda v: v / other**2))
+        return unchecked_moments(self._mean / other, _scaled(self._var, lambda v: v / other**2))
 
     def __neg__(self) -> Moments:
         if serving.by is not None:
             return serve(torch.neg, self)
-        return moments(-self._mean, self._var)
+        return unchecked_moments(-self._mean, self._var)
 
     def __eq__(self, other: object) -> Any:
         """Whether it is the same object; inside of `integrate()` a comparison with plain values."""
@@ -251,10 +251,10 @@ class Moments(Rearranging):
     __delattr__ = __setattr__  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return moments, (self._mean, self._var)
+        return unchecked_moments, (self._mean, self._var)
 
 
-def moments(mean: Tensor, var: Tensor | None) -> Moments:
+def unchecked_moments(mean: Tensor, var: Tensor | None) -> Moments:
     """Build `Moments` from parts that fit by construction; `None` is the variance of a certain value.
 
     The maths calls this for its results: looking at the values of every variance would wait for the
@@ -265,6 +265,10 @@ def moments(mean: Tensor, var: Tensor | None) -> Moments:
     object.__setattr__(out, "_var", var)
     object.__setattr__(out, "_owner", serving.owner)
     return out
+
+
+# The old name, until the next version.
+moments = unchecked_moments
 
 
 def as_moments(x: Tensor | Moments) -> Moments:
@@ -290,11 +294,13 @@ _REFLECTED = {
 def _join(fn: Callable[..., Tensor], tensors: Sequence[Tensor | Moments], dim: int = 0) -> Moments:
     items = [as_moments(x) for x in tensors]
     mean = fn([x.mean for x in items], dim)
-    return moments(mean, None if all(x.is_certain for x in items) else fn([x.var for x in items], dim))
+    return unchecked_moments(
+        mean, None if all(x.is_certain for x in items) else fn([x.var for x in items], dim)
+    )
 
 
 def _broadcast(mean: Tensor, var: Tensor | None) -> Moments:
-    return moments(mean, _scaled(var, lambda v: v.expand(mean.shape)))
+    return unchecked_moments(mean, _scaled(var, lambda v: v.expand(mean.shape)))
 
 
 def _scaled(var: Tensor | None, fn: Callable[[Tensor], Tensor]) -> Tensor | None:
@@ -308,7 +314,7 @@ def _refuse_random(other: object, operator: str, instead: str) -> None:
         raise TypeError(f"Moments {operator} takes a tensor or a number, got {type(other).__name__}")
 
 
-register(Moments, moments)
+register(Moments, unchecked_moments)
 
 
 def _served_operator(name: str) -> Callable[..., Any]:

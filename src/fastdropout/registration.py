@@ -42,7 +42,7 @@ def register(cls: Any, build: Callable[[Any, Any], Any]) -> None:
         lambda leaves, certain: build(*leaves, None) if certain else build(*leaves),  # type: ignore[call-arg]
         serialized_type_name="fastdropout.Moments",
     )
-    # It only puts two objects into a new one. The second name is that of files of version 0.1.
+    # It only puts two objects into a new one. The second name is its old one.
     torch.serialization.add_safe_globals([build, (build, "fastdropout.moments.moments")])
     default_collate_fn_map[cls] = lambda batch, **_: cls.stack(batch)
     # DDP and FSDP look for tensors in dataclasses.

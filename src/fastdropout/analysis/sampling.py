@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
 
 
 class RunningMoments:
@@ -44,7 +44,7 @@ class RunningMoments:
         """The mean and the unbiased variance so far."""
         if self.mean is None or self.square is None or self.count < 2:
             raise ValueError(f"a variance needs at least 2 draws, got {self.count}")
-        return moments(self.mean, self.square / (self.count - 1))
+        return unchecked_moments(self.mean, self.square / (self.count - 1))
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from torch import Tensor
 from fastdropout.functional import propagate, transfer
 from fastdropout.functional.affine import Method, affine
 from fastdropout.functional.transfer import Rule
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
 
 Nonlinearity = Literal["tanh", "sigmoid"]
 NONLINEARITIES: tuple[str, ...] = get_args(Nonlinearity)
@@ -54,7 +54,7 @@ def logits(
     """
     states = _States.of(v)
     pre = _prefix_sums(hidden, w_in, states, options)
-    picked = _output(pre, w_out, options).map(lambda x: x.gather(0, states.index))
+    picked = _output(pre, w_out, options).rearrange(lambda x: x.gather(0, states.index))
     out = propagate.add_independent(picked, visible)
     return Moments.certain(out.sample()) if options.method == "gaussian" else out
 
@@ -113,7 +113,7 @@ class _States:
 
 def _prefix_sums(hidden: Moments, w_in: Tensor, states: _States, options: Options) -> Moments:
     """E[a] and V[a] of all states, (states, units)."""
-    first, drop = hidden.map(lambda x: x[states.order]), options.drop_input
+    first, drop = hidden.rearrange(lambda x: x[states.order]), options.drop_input
     one = w_in.new_ones(len(states.ones), 1)
     if options.method == "mask":
         z = Moments.certain(propagate.mask(one, drop))
@@ -122,7 +122,7 @@ def _prefix_sums(hidden: Moments, w_in: Tensor, states: _States, options: Option
     mean = _sums(first.mean, w_in.t()[states.ones] * z.mean, states.sizes)
     if first.is_certain and z.is_certain:
         return Moments.certain(mean)
-    return moments(mean, _sums(first.var, (w_in**2).t()[states.ones] * z.var, states.sizes))
+    return unchecked_moments(mean, _sums(first.var, (w_in**2).t()[states.ones] * z.var, states.sizes))
 
 
 def _sums(first: Tensor, steps: Tensor, sizes: list[int]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fastdropout.moments import Moments, as_moments, moments
+from fastdropout.moments import Moments, as_moments, unchecked_moments
 
 Points = Literal["unscented", "sampling"]
 
@@ -26,7 +26,7 @@ def softmax(
     p = log_p.exp()
     weight = log_weight.exp()
     mean = (p * weight).sum(0)
-    return moments(mean, ((p - mean) ** 2 * weight).sum(0))
+    return unchecked_moments(mean, ((p - mean) ** 2 * weight).sum(0))
 
 
 def log_softmax_points(

@@ -13,7 +13,7 @@ from fastdropout.integration.registry import TABLE, Entry, name_of
 from fastdropout.integration.trace import MEMORY, Outputs, Source
 from fastdropout.integration.values import converted, means, overwrite, without_gradient, wrapped
 from fastdropout.integration.where import module_path
-from fastdropout.moments import Moments, as_moments, moments
+from fastdropout.moments import Moments, as_moments, unchecked_moments
 from fastdropout.serving import Refusal
 
 Gains = Literal["moments", "plain"]
@@ -163,9 +163,9 @@ class Noise(Context):
         if self.gains == "plain":
             return mean
         if isinstance(x._var, Refusal):
-            return moments(mean, x._var)
+            return unchecked_moments(mean, x._var)
         total = added if var is None else added + gain**2 * var
-        return moments(mean, total.detach() if self.cut else total)
+        return unchecked_moments(mean, total.detach() if self.cut else total)
 
     def gaussian(self, mean: Tensor, var: Tensor) -> Any:
         """New independent Gaussian variables: noisy weights, noisy inputs."""
@@ -173,7 +173,7 @@ class Noise(Context):
         if place is not None:
             self._add("gaussian", place, var)
             mean = place
-        return mean if self.gains == "plain" else moments(mean, var)
+        return mean if self.gains == "plain" else unchecked_moments(mean, var)
 
     def _place(self, mean: Tensor) -> Tensor | None:
         """A place in the mean path of its own, to which gradients are taken; it copies nothing."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
 
 
 def mapped(x: Any, of: Callable[[Moments], Any]) -> Any:
@@ -34,18 +34,20 @@ def variances(x: Any) -> Any:
 
 def converted(x: Any, dtype: torch.dtype) -> Any:
     """Moments of another floating-point type."""
-    return mapped(x, lambda m: m.map(lambda t: t.to(dtype)))
+    return mapped(x, lambda m: m.rearrange(lambda t: t.to(dtype)))
 
 
 def without_gradient(x: Any) -> Any:
     """Moments whose variance carries no gradient."""
-    return mapped(x, lambda m: moments(m._mean, m._var.detach() if isinstance(m._var, Tensor) else m._var))
+    return mapped(
+        x, lambda m: unchecked_moments(m._mean, m._var.detach() if isinstance(m._var, Tensor) else m._var)
+    )
 
 
 def wrapped(x: Any, var: Any) -> Any:
     """A result as Moments of variance `var`, which is None or a Refusal; indices and masks as they are."""
     if isinstance(x, Tensor):
-        return moments(x, var) if x.is_floating_point() else x
+        return unchecked_moments(x, var) if x.is_floating_point() else x
     if isinstance(x, list):
         return [wrapped(item, var) for item in x]
     return tuple(wrapped(item, var) for item in x) if isinstance(x, tuple) else x
@@ -54,7 +56,7 @@ def wrapped(x: Any, var: Any) -> Any:
 def joined(mean: Any, var: Any) -> Any:
     """Two results, of means and of variances, as Moments."""
     if isinstance(mean, Tensor):
-        return moments(mean, var) if mean.is_floating_point() else mean
+        return unchecked_moments(mean, var) if mean.is_floating_point() else mean
     if isinstance(mean, list | tuple):
         return tuple(joined(m, v) for m, v in zip(mean, var, strict=True))
     return mean

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
 
 _SUFFIX = "_log_std"
 
@@ -22,7 +22,7 @@ def add_weight_noise(module: nn.Module, name: str, std: float) -> None:
 
 def noisy(module: nn.Module, name: str) -> Moments:
     """The Gaussian weight `name`."""
-    return moments(getattr(module, name), torch.exp(2 * getattr(module, name + _SUFFIX)))
+    return unchecked_moments(getattr(module, name), torch.exp(2 * getattr(module, name + _SUFFIX)))
 
 
 def kl(module: nn.Module) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.nn.utils.rnn import pad_packed_sequence as _pad
 
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
 
 
 class PackedMoments(PackedSequence):
@@ -46,4 +46,4 @@ def pad_packed_sequence(
     if data.is_certain:
         return Moments.certain(mean), lengths
     var, _ = _pad(PackedSequence(data.var, *rest), batch_first=batch_first, total_length=total_length)
-    return moments(mean, var), lengths
+    return unchecked_moments(mean, var), lengths

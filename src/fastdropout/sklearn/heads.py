@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fastdropout.functional import losses
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
 from fastdropout.sklearn.network import Weights
 
 # exp(10) times the variance of all targets: far from the training rows a learnt log variance grows without
@@ -45,7 +45,7 @@ class GaussianHead:
         if not self.heteroscedastic:
             return out, Moments.certain(weights["log_noise"].unsqueeze(1).expand_as(out.mean))
         f, a = out[..., : self.targets], out[..., self.targets :]
-        return f, moments(a.mean.clamp(max=MAX_LOG_NOISE), a.var)
+        return f, unchecked_moments(a.mean.clamp(max=MAX_LOG_NOISE), a.var)
 
     def noise(self, a: Moments) -> Tensor:
         """E[exp(a)] of a Gaussian a: exp(E[a] + V[a] / 2)."""
@@ -60,8 +60,10 @@ class GaussianHead:
         """
         f, a = self.split(weights, out)
         if not expected:
-            return losses.gaussian_nll(moments(f.mean, f.var + self.noise(a)), target, FLOOR).sum(-1)
-        a = moments(a.mean.clamp(min=math.log(FLOOR)), a.var)
+            return losses.gaussian_nll(unchecked_moments(f.mean, f.var + self.noise(a)), target, FLOOR).sum(
+                -1
+            )
+        a = unchecked_moments(a.mean.clamp(min=math.log(FLOOR)), a.var)
         precision = torch.exp((a.var / 2 - a.mean).clamp(max=-math.log(FLOOR)))
         return (0.5 * (precision * ((f.mean - target) ** 2 + f.var) + a.mean + math.log(2 * math.pi))).sum(-1)
 

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import RegressorMixin
 
 from fastdropout.functional.losses import gaussian_nll
-from fastdropout.moments import moments
+from fastdropout.moments import unchecked_moments
 from fastdropout.sklearn.base import Array, FastDropoutEstimator
 from fastdropout.sklearn.heads import FLOOR, GaussianHead
 from fastdropout.sklearn.scaling import Scaling
@@ -182,7 +182,7 @@ class FastDropoutRegressor(RegressorMixin, FastDropoutEstimator):
 
             def nll(log_scale: float, j: int = j) -> float:
                 var = model[:, j] + np.exp(log_scale) * noise[:, j]
-                y = moments(torch.from_numpy(mean[:, j]), torch.from_numpy(var))
+                y = unchecked_moments(torch.from_numpy(mean[:, j]), torch.from_numpy(var))
                 each = gaussian_nll(y, torch.from_numpy(target[:, j].astype(np.float64)), FLOOR)
                 return float(np.average(each.numpy(), weights=weight))
 

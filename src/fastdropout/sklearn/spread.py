@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fastdropout.functional.propagate import dropout, linear
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
 from fastdropout.nn import Linear
 from fastdropout.sklearn.network import Weights, outputs
 
@@ -46,7 +46,7 @@ def _traced(network: nn.Module, weights: Weights, x: Tensor) -> Moments:
             if layer.drop:
                 eps = torch.zeros_like(z.mean, requires_grad=True)
                 sources.append((eps, (1 - layer.drop) * layer.drop * (h.mean**2 + h.var).detach()))
-                z = moments(z.mean + eps, z.var)
+                z = unchecked_moments(z.mean + eps, z.var)
             h = linear(z, own["weight"], own["bias"])
         else:
             h = functional_call(layer, own, (h,))
@@ -55,4 +55,4 @@ def _traced(network: nn.Module, weights: Weights, x: Tensor) -> Moments:
     for i in range(h.shape[-1] if sources else 0):
         grads = torch.autograd.grad(h.mean[:, i].sum(), leaves, retain_graph=True)
         var[:, i] = sum((g**2 * s).sum(-1) for g, (_, s) in zip(grads, sources, strict=True))
-    return moments(h.mean.detach(), var)
+    return unchecked_moments(h.mean.detach(), var)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastdropout.functional.propagate import add_independent, multiply_independent
 from fastdropout.integration.registry import elementwise, method, rule
-from fastdropout.moments import Moments, as_moments, moments
+from fastdropout.moments import Moments, as_moments, unchecked_moments
 
 
 def _both(name: str) -> list[Any]:
@@ -84,14 +84,14 @@ def reciprocal(input: Moments) -> Moments:
     E[1/a] ~ 1/m,   V[1/a] ~ V[a] / m^4
     """
     inverse = 1 / input.mean
-    return moments(inverse, input.var * inverse**4)
+    return unchecked_moments(inverse, input.var * inverse**4)
 
 
 @rule(*_both("square"))
 def square(input: Moments) -> Moments:
     """E[x^2] = m^2 + v, V[x^2] = 2 v^2 + 4 m^2 v."""
     m, v = input.mean, input.var
-    return moments(m**2 + v, 2 * v * (v + 2 * m**2))
+    return unchecked_moments(m**2 + v, 2 * v * (v + 2 * m**2))
 
 
 @rule(*_both("pow"), *_both("float_power"), Tensor.__pow__)
@@ -122,13 +122,13 @@ def delta(func: Any, x: Moments) -> Moments:
         m = x.mean if x.mean.requires_grad else x.mean.detach().requires_grad_()
         y = func(m)
         (slope,) = torch.autograd.grad(y.sum(), m, create_graph=torch.is_grad_enabled() and x.requires_grad)
-    return moments(func(x.mean), slope**2 * x.var)
+    return unchecked_moments(func(x.mean), slope**2 * x.var)
 
 
 @rule(*_both("sum"), generic=True)
 def total(func: Any, input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Sums of independent elements."""
-    return moments(func(input.mean, *args, **kwargs), func(input.var, *args, **kwargs))
+    return unchecked_moments(func(input.mean, *args, **kwargs), func(input.var, *args, **kwargs))
 
 
 @rule(*_both("mean"), generic=True)
@@ -136,13 +136,13 @@ def average(func: Any, input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """V of the mean of n independent elements: the mean variance over n."""
     mean = func(input.mean, *args, **kwargs)
     n = max(1, input.mean.numel() // max(1, mean.numel()))
-    return moments(mean, func(input.var, *args, **kwargs) / n)
+    return unchecked_moments(mean, func(input.var, *args, **kwargs) / n)
 
 
 @rule(*_both("cumsum"), generic=True)
 def running_sum(func: Any, input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Running sums of independent elements."""
-    return moments(func(input.mean, *args, **kwargs), func(input.var, *args, **kwargs))
+    return unchecked_moments(func(input.mean, *args, **kwargs), func(input.var, *args, **kwargs))
 
 
 @rule(*_both("addcmul"))
@@ -162,9 +162,9 @@ def lerp(input: Any, end: Any, weight: Any) -> Moments:
         return add(a * (1 - weight), b * weight)
     w, v = weight.mean, weight.var
     var = ((1 - w) ** 2 + v) * a.var + (w**2 + v) * b.var + v * (b.mean - a.mean) ** 2
-    return moments(torch.lerp(a.mean, b.mean, w), var)
+    return unchecked_moments(torch.lerp(a.mean, b.mean, w), var)
 
 
 def _broadcast(x: Moments) -> Moments:
     """A factor that broadcasts makes the mean larger; the variance follows."""
-    return x if x.var.shape == x.mean.shape else moments(x.mean, x.var.expand(x.mean.shape))
+    return x if x.var.shape == x.mean.shape else unchecked_moments(x.mean, x.var.expand(x.mean.shape))

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fastdropout.integration.registry import method, rule, words
 from fastdropout.integration.rules.arithmetic import add
-from fastdropout.moments import Moments, as_moments, moments
+from fastdropout.moments import Moments, as_moments, unchecked_moments
 
 
 def bilinear_moments(product: Any, a: Any, b: Any) -> Moments:
@@ -22,10 +22,10 @@ def bilinear_moments(product: Any, a: Any, b: Any) -> Moments:
     a, b = as_moments(a), as_moments(b)
     mean = product(a.mean, b.mean)
     if b.is_certain:
-        return moments(mean, product(a.var, b.mean**2))
+        return unchecked_moments(mean, product(a.var, b.mean**2))
     if a.is_certain:
-        return moments(mean, product(a.mean**2, b.var))
-    return moments(mean, product(a.var, b.var + b.mean**2) + product(a.mean**2, b.var))
+        return unchecked_moments(mean, product(a.mean**2, b.var))
+    return unchecked_moments(mean, product(a.var, b.var + b.mean**2) + product(a.mean**2, b.var))
 
 
 @rule(F.linear)
@@ -33,7 +33,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Moments:
     """W x + b."""
     x, w = as_moments(input), as_moments(weight)
     if w.is_certain and not isinstance(bias, Moments):
-        return moments(F.linear(x.mean, w.mean, bias), F.linear(x.var, w.mean**2))
+        return unchecked_moments(F.linear(x.mean, w.mean, bias), F.linear(x.var, w.mean**2))
     y = bilinear_moments(F.linear, x, w)
     return y if bias is None else add(y, bias)
 
@@ -82,11 +82,11 @@ def einsum(equation: str, *operands: Any) -> Moments:
     items = [as_moments(x) for x in operands]
     mean = torch.einsum(equation, *[x.mean for x in items])
     if len(items) == 1:
-        return moments(mean, torch.einsum(equation, items[0].var))
+        return unchecked_moments(mean, torch.einsum(equation, items[0].var))
     squares = torch.einsum(equation, *[x.mean**2 for x in items])
     second = torch.einsum(equation, *[x.mean**2 if x.is_certain else x.mean**2 + x.var for x in items])
     # Never negative in exact arithmetic.
-    return moments(mean, torch.clamp(second - squares, min=0))
+    return unchecked_moments(mean, torch.clamp(second - squares, min=0))
 
 
 @rule(torch.conv1d, torch.conv2d, torch.conv3d, F.conv1d, F.conv2d, F.conv3d, torch.conv_transpose1d,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fastdropout.integration.registry import method, rule, words
 from fastdropout.integration.values import joined, means, overwrite, variances
-from fastdropout.moments import Moments, as_moments, moments
+from fastdropout.moments import Moments, as_moments, unchecked_moments
 
 _NAMES = words(
     """
@@ -59,7 +59,7 @@ def join(func: Any, tensors: Sequence[Tensor | Moments], *args: Any, **kwargs: A
     """Join means and variances; a plain tensor has variance zero."""
     items = [as_moments(x) for x in tensors]
     mean = func([x.mean for x in items], *args, **kwargs)
-    return moments(mean, func([x.var.to(mean.dtype) for x in items], *args, **kwargs))
+    return unchecked_moments(mean, func([x.var.to(mean.dtype) for x in items], *args, **kwargs))
 
 
 @rule(torch.where, method("where"), kind="moves", how="moves elements")
@@ -71,7 +71,7 @@ def where(condition: Any, input: Any = None, other: Any = None, **kwargs: Any) -
         condition, input = input, condition
     other = kwargs.get("y", other)
     pair = [(x.mean, x.var) if isinstance(x, Moments) else (x, _zero_like(x)) for x in (input, other)]
-    return moments(
+    return unchecked_moments(
         torch.where(condition, pair[0][0], pair[1][0]), torch.where(condition, pair[0][1], pair[1][1])
     )
 
@@ -87,7 +87,7 @@ def fill(func: Any, input: Moments, *args: Any) -> Moments:
     *place, value = args
     x = as_moments(input)
     mean, var = (value.mean, value.var) if isinstance(value, Moments) else (value, 0.0)
-    return moments(func(x.mean, *place, mean), func(x.var, *place, var))
+    return unchecked_moments(func(x.mean, *place, mean), func(x.var, *place, var))
 
 
 @rule(F.pad, torch.constant_pad_nd, kind="moves", generic=True, how="moves elements")
@@ -96,8 +96,8 @@ def pad(func: Any, input: Moments, pad: Sequence[int], *args: Any, **kwargs: Any
     mean = func(input.mean, pad, *args, **kwargs)
     if func is F.pad:
         mode = args[0] if args else kwargs.get("mode", "constant")
-        return moments(mean, F.pad(input.var, pad, mode=mode))
-    return moments(mean, func(input.var, pad))
+        return unchecked_moments(mean, F.pad(input.var, pad, mode=mode))
+    return unchecked_moments(mean, func(input.var, pad))
 
 
 _SCATTERS = words(
@@ -126,7 +126,7 @@ def scatter(func: Any, *args: Any, **kwargs: Any) -> Moments:
     values = [of_var(x) for x in args]
     if func in (torch.scatter, Tensor.scatter) and not isinstance(args[3], Moments | Tensor):
         values[3] = 0.0
-    return moments(func(*means(args), **kwargs), func(*values, **kwargs))
+    return unchecked_moments(func(*means(args), **kwargs), func(*values, **kwargs))
 
 
 @rule(torch._VF._pad_packed_sequence, kind="moves", how="moves elements")
@@ -137,7 +137,7 @@ def pad_packed_sequence(
     padded = torch._VF._pad_packed_sequence
     mean, lengths = padded(data.mean, batch_sizes, batch_first, padding_value, total_length)
     var, _ = padded(data.var, batch_sizes, batch_first, 0.0, total_length)
-    return moments(mean, var), lengths
+    return unchecked_moments(mean, var), lengths
 
 
 @rule(Tensor.__setitem__, kind="plain", how="moves elements")
@@ -152,4 +152,4 @@ def set_item(x: Any, index: Any, value: Any) -> None:
     mean, var = x.mean.clone(), x.var.clone()
     mean[index] = value if y is None else y.mean
     var[index] = 0.0 if y is None else y.var
-    overwrite(x, moments(mean, var))
+    overwrite(x, unchecked_moments(mean, var))

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from fastdropout.integration.registry import method, rule
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
 
 
 @rule(F.softmax, torch.softmax, method("softmax"), torch.special.softmax, precise=True, how="delta method")
@@ -18,7 +18,7 @@ def softmax(input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype:
     p = torch.softmax(input.mean, dim, dtype=dtype)
     v = input.var
     spread = (p**2 * v).sum(dim, keepdim=True)
-    return moments(p, torch.clamp(p**2 * ((1 - 2 * p) * v + spread), min=0))
+    return unchecked_moments(p, torch.clamp(p**2 * ((1 - 2 * p) * v + spread), min=0))
 
 
 @rule(F.layer_norm, torch.layer_norm, precise=True, how="moments of the statistics")
@@ -33,7 +33,7 @@ def layer_norm(
     mean, var = centred * scale, v * scale**2
     if weight is not None:
         mean, var = mean * weight, var * weight**2
-    return moments(mean if bias is None else mean + bias, var)
+    return unchecked_moments(mean if bias is None else mean + bias, var)
 
 
 @rule(F.batch_norm, precise=True)
@@ -47,4 +47,4 @@ def batch_norm(
     mean, var = (input.mean - running_mean.reshape(shape)) * scale, input.var * scale**2
     if weight is not None:
         mean, var = mean * weight.reshape(shape), var * weight.reshape(shape) ** 2
-    return moments(mean if bias is None else mean + bias.reshape(shape), var)
+    return unchecked_moments(mean if bias is None else mean + bias.reshape(shape), var)
