@@ -160,7 +160,7 @@ def test_the_two_weights_end_where_they_should():
 
 def test_the_first_step_over_all_masks_is_that_over_drawn_ones():
     torch.manual_seed(0)
-    model = NoteRNN(6, drop_input=0.3, drop_hidden=0.5, drop_output=0.5)
+    model = NoteRNN(88, 6, drop_input=0.3, drop_hidden=0.5, drop_output=0.5)
     model.rnn.get_parameter("weight_ih_l0").data.normal_(0, 1)
     frame = torch.zeros(88)
     frame[[3, 40, 44]] = 1

@@ -81,6 +81,13 @@ def test_all_faults_are_named_at_once():
         ({"rule": "paper", "method": "mask"}, "rule is not used by method mask"),
         ({"loss": "expected", "method": "mask"}, "loss expected is loss mean"),
         ({"loss": "expected", "propagate_output": False, "drop_output": 0.0}, "loss expected is loss mean"),
+        ({"drop_memory": 0.2}, "drop_memory is not used without memory"),
+        ({"drop_between": 0.2}, "drop_between is not used by one layer"),
+        ({"nade_hidden": 100}, "nade_hidden is for output nade: leave it out, got 100"),
+        ({"output": "notes", "drop_nade_input": 0.1}, "drop_nade_input is for output nade"),
+        ({"output": "nade", "weight_noise": True}, "weight_noise is for the cells tanh and relu"),
+        ({"output": "gaussian", "memory": True}, "memory is for zeros and ones"),
+        ({"output": "categorical"}, "output must be 'notes', 'nade' or 'gaussian', got 'categorical'"),
         ({"drop": 0.5, "drop_hidden": 0.2}, "give it or drop_hidden, not both"),
         ({"drop": 1.0}, "drop_input must be less than 1, got 1.0"),
         ({"output_bias": "often"}, "output_bias must be a number or 'frequencies', got 'often'"),
@@ -108,6 +115,8 @@ def test_drop_sets_all_three_and_0_is_the_plain_network():
     assert (plain.drop_input, plain.drop_hidden, plain.drop_output) == (0, 0, 0)
     assert (plain.noise_hidden, plain.rule) == (0, "fast")
     assert make_config({"drop": 0, "noise_hidden": 0.1}).noise_hidden == 0.1
+    nade = make_config({"drop": 0, "output": "nade", "memory": True, "drop_memory": 0.2})
+    assert (nade.drop_nade_hidden, nade.drop_memory) == (0, 0.2)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -9,15 +9,15 @@ from fastdropout.music.training import evaluation as module
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return NoteRNN(9, drop_input=0.2, drop_hidden=0.3, drop_output=0.4, noise_hidden=0.1)
+    return NoteRNN(88, 9, drop_input=0.2, drop_hidden=0.3, drop_output=0.4, noise_hidden=0.1)
 
 
 def by_hand(model, piece, score_first):
     piece = np.concatenate([np.zeros((1, 88), np.uint8), piece]) if score_first else piece
     frames = torch.from_numpy(piece).float()
     with torch.no_grad():
-        logits, _ = model(frames[:-1].unsqueeze(1))
-        return module.frame_nll(logits, frames[1:].unsqueeze(1))[:, 0].numpy()
+        prediction, _ = model(frames[:-1].unsqueeze(1))
+        return prediction.nll(frames[1:].unsqueeze(1))[:, 0].numpy()
 
 
 @pytest.mark.parametrize("score_first", [False, True])
@@ -40,8 +40,8 @@ def test_whole_pieces_are_scored_as_one_by_one(model, corpus, score_first, monke
 def test_windows_do_not_change_the_result(model, corpus):
     batch = next(module.whole_pieces(corpus.train))
     with torch.no_grad():
-        whole = model(batch.inputs)[0].mean
-        parts = torch.cat([logits.mean for logits, _ in module.windows(model, batch, 7)])
+        whole = model(batch.inputs)[0].parameters().mean
+        parts = torch.cat([found.parameters().mean for found, _ in module.windows(model, batch, 7)])
     torch.testing.assert_close(parts, whole)
 
 
@@ -59,7 +59,7 @@ def test_calibration_counts_every_note_once(model, corpus):
 
 def test_a_network_that_knows_the_frequencies_is_calibrated(corpus):
     """With zero weights and the frequencies as bias, each probability is the share that sounds."""
-    model = NoteRNN(3)
+    model = NoteRNN(88, 3)
     targets = np.concatenate([piece[1:] for piece in corpus.train])
     p = torch.from_numpy(targets.mean(0)).clamp(1e-6, 1 - 1e-6)
     with torch.no_grad():

@@ -10,7 +10,7 @@ DROPS = {"drop_input": 0.2, "drop_hidden": 0.4, "drop_output": 0.5}
 @pytest.fixture
 def committee():
     torch.manual_seed(0)
-    return Committee(3, lambda: NoteRNN(5, **DROPS))
+    return Committee(3, lambda: NoteRNN(88, 5, **DROPS))
 
 
 def close(a, b):
@@ -19,16 +19,16 @@ def close(a, b):
 
 def test_members_of_a_committee_answer_alone_in_training_and_together_in_evaluation(committee):
     frames = (torch.rand(6, 2, 88) < 0.1).float()
-    alone = [member(frames)[0] for member in committee.parts]
-    close(committee.train()(frames)[0], Moments.stack(alone))
+    alone = [member(frames)[0].parameters() for member in committee.parts]
+    close(committee.train()(frames)[0].parameters(), Moments.stack(alone))
     close(
-        committee.eval()(frames)[0],
+        committee.eval()(frames)[0].parameters(),
         Moments(sum(a.mean for a in alone) / 3, sum(a.var for a in alone) / 3),
     )
 
 
 def test_a_committee_is_one_layer_with_block_diagonal_recurrent_weights(committee):
-    whole = NoteRNN(15, **DROPS).eval()
+    whole = NoteRNN(88, 15, **DROPS).eval()
     parts = committee.eval().parts
     with torch.no_grad():
         whole.recurrent_weight.copy_(torch.block_diag(*(part.recurrent_weight for part in parts)))
@@ -41,7 +41,8 @@ def test_a_committee_is_one_layer_with_block_diagonal_recurrent_weights(committe
     (expected, last), (got, own_last) = whole(frames), committee(frames)
     close(last, own_last)
     # Independent noise of three would have a third of the variance, which the committee does not claim.
-    close(Moments(got.mean, got.var / 3), expected)
+    got = got.parameters()
+    close(Moments(got.mean, got.var / 3), expected.parameters())
 
 
 def test_the_state_of_a_committee_carries_on(committee):
@@ -49,14 +50,14 @@ def test_the_state_of_a_committee_carries_on(committee):
     whole, last = committee.eval()(frames)
     first, state = committee(frames[:4])
     second, own_last = committee(frames[4:], state)
-    close(Moments.cat([first, second]), whole)
+    close(Moments.cat([first.parameters(), second.parameters()]), whole.parameters())
     close(own_last, last)
     assert last.shape == (1, 2, 15)
 
 
 def test_a_certain_committee_is_certain():
-    committee = Committee(2, lambda: NoteRNN(4)).eval()
-    assert committee(torch.zeros(3, 1, 88))[0].is_certain
+    committee = Committee(2, lambda: NoteRNN(88, 4)).eval()
+    assert committee(torch.zeros(3, 1, 88))[0].parameters().is_certain
 
 
 def test_a_member_learns_as_if_it_were_alone(config, corpus):

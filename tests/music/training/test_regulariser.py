@@ -4,7 +4,6 @@ import torch
 
 from fastdropout.analysis import decompose
 from fastdropout.music.training import fit, new_state, prepare, regulariser
-from fastdropout.music.training.evaluation import frame_nll
 
 
 def run(settings, corpus):
@@ -37,6 +36,8 @@ def test_every_epoch_has_its_shares(config, corpus):
         {"drop_output": 0.0, "propagate_output": False},
         {"drop": 0, "rule": "paper"},
         {"method": "gaussian", "averaging": 0.0},
+        {"output": "nade", "nade_hidden": 6, "drop_nade_input": 0.2, "drop_nade_hidden": 0.4},
+        {"output": "nade", "nade_hidden": 6, "memory": True, "drop_memory": 0.3},
     ],
     ids=str,
 )
@@ -47,7 +48,7 @@ def test_the_fast_way_is_the_decomposition(config, corpus, options):
     batch = type(batch)(batch.inputs.double(), batch.targets.double(), batch.mask, batch.fresh, batch.pieces)
     assert model.rnn.path == "fused"
     loss = state.config.loss
-    parts = decompose(model, lambda m: frame_nll(m(batch.inputs)[0], batch.targets, loss)[batch.mask].mean())
+    parts = decompose(model, lambda m: m(batch.inputs)[0].nll(batch.targets, loss, batch.mask).mean())
     found = regulariser.fused_decays(model, batch, loss)
     assert set(found) == set(parts.weights)
     for name, part in parts.weights.items():

@@ -12,7 +12,13 @@ from fastdropout.music.training.config import Config
 from fastdropout.music.training.options import from_text
 
 # The first option of each group, in the order of `Config`.
-_GROUPS = {"data": "Data", "hidden": "Network", "init_var": "Initial weights", "loss": "Training"}
+_GROUPS = {
+    "data": "Data",
+    "hidden": "Network",
+    "output": "Output layer",
+    "init_var": "Initial weights",
+    "loss": "Training",
+}
 
 
 def with_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -46,13 +52,14 @@ def _grouped() -> list[tuple[str, str]]:
 def _flag(name: str, group: str) -> inspect.Parameter:
     option = Config.model_fields[name]
     # All but switches come as text: validation then finds all faults at once, not the first.
-    kind: Any = bool if option.annotation is bool else str
-    choices = [str(choice) for choice in get_args(option.annotation) if isinstance(choice, str)]
+    taken: Any = bool if option.annotation is bool else str
+    kinds = (option.annotation, *get_args(option.annotation))
+    choices = [choice for kind in kinds for choice in get_args(kind) if isinstance(choice, str)]
     said = f" ({' | '.join(choices)})" if choices and name != "output_bias" else ""
     default = "" if option.default is None else f" [{_plain(option.default)}]"
     parameter = Parameter(help=f"{option.description}{said}{default}", group=group, show_default=False)
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, parameter]
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[taken | None, parameter]
     )
 
 

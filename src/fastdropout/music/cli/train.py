@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from fastdropout.errors import FastdropoutError, RunError
 from fastdropout.music.cli import INTERRUPTED, OK
 from fastdropout.music.cli.flags import given_options, with_options
-from fastdropout.music.training.options import from_text, make_config, read_toml
+from fastdropout.music.training.options import NO_MORE_NOISE, from_text, make_config, read_toml
 
 if TYPE_CHECKING:
     from fastdropout.music.cli.screen import TrainingScreen
@@ -49,7 +49,7 @@ def train(
     config
         a TOML file of options, such as the config.toml of a run
     drop
-        sets all three drop probabilities; 0 is the plain RNN, without any noise
+        sets drop_input, drop_hidden and drop_output; 0 is the plain network, without any noise
     out
         the run folder [runs/CORPUS-DATE-N]
     runs
@@ -63,7 +63,7 @@ def train(
             options.pop(name, None)
         options["drop"] = from_text("drop", drop)
         if options["drop"] == 0:
-            options = {name: options[name] for name in options if name not in ("noise_hidden", "rule")}
+            options = {name: options[name] for name in options if name not in NO_MORE_NOISE}
     if corpus is not None:
         options["corpus"] = corpus
     options |= given_options(flags)

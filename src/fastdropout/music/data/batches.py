@@ -15,6 +15,9 @@ A network reads frame t and predicts frame t + 1: inputs are `x[:-1]`, targets `
 With `score_first` a frame of zeros is put before each piece, so that its first frame is scored too. No
 frame is ever scored twice, and padding never. `nll_per_step` of a split is the sum over all scored
 frames divided by their number, `batch.mask.sum()` summed over the batches, not a mean of means.
+
+With `memory` the inputs also hold the memory of the piece (see `memory.py`), which looks back over the whole
+piece, whatever chunk a frame is in. A frame of zeros before a piece is not heard.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdropout.errors import DataError
-from fastdropout.music.data.rolls import KEYS, Roll
+from fastdropout.music.data.memory import LEVELS, Recalled, recall, recalled, width
+from fastdropout.music.data.rolls import Piece
 
 if TYPE_CHECKING:  # torch takes seconds to import, and cutting needs none of it.
     import torch
@@ -39,9 +43,9 @@ class Batch:
     """Tensors for one call of a network."""
 
     inputs: torch.Tensor
-    """float32 `(steps, batch, 88)`."""
+    """float32 `(steps, batch, features)`, with a memory `(steps, batch, features + memory)`."""
     targets: torch.Tensor
-    """float32 `(steps, batch, 88)`: the frame after each input."""
+    """float32 `(steps, batch, features)`: the frame after each input."""
     mask: torch.Tensor
     """bool `(steps, batch)`: True where the target is a real frame that is to be scored."""
     fresh: torch.Tensor
@@ -56,16 +60,27 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Remembered:
+    """The memories of all steps of chunks."""
+
+    where: Recalled
+    """`[chunks, steps, levels]`: places in `pool`, -1 for nothing."""
+    pool: Piece
+    """`[frames + 1, features]`: the frames of all pieces, and one of zeros."""
+
+
+@dataclass(frozen=True)
 class Chunks:
     """Pieces that were cut once and are shuffled by number afterwards."""
 
-    frames: npt.NDArray[np.uint8]
-    """`[chunks, steps + 1, 88]`."""
+    frames: Piece
+    """`[chunks, steps + 1, features]`."""
     scored: npt.NDArray[np.bool_]
     """`[chunks, steps]`: True where frame `step + 1` is to be predicted."""
     pieces: npt.NDArray[np.int64]
     """`[chunks]`: which piece a chunk is of; chunks of a piece follow one another."""
     carry: bool
+    memory: Remembered | None = None
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -77,12 +92,13 @@ class Chunks:
 
 
 def chunks(
-    pieces: Sequence[Roll],
+    pieces: Sequence[Piece],
     length: int = 100,
     *,
     carry: bool = False,
     score_first: bool = False,
     pad: Literal["front", "end"] = "front",
+    memory: bool = False,
 ) -> Chunks:
     """Cut pieces into chunks of `length` frames; with `carry` of `length` predictions, one frame more."""
     if length < 2:
@@ -97,15 +113,24 @@ def chunks(
         else:
             starts = range(first, len(piece) - 1, length)
             cut += [(number, start, min(start + window, len(piece))) for start in starts]
-    frames = np.zeros((len(cut), window, KEYS), np.uint8)
+    features, kind = _features(pieces)
+    frames = np.zeros((len(cut), window, features), kind)
     scored = np.zeros((len(cut), window - 1), np.bool_)
+    found = [recall(piece) for piece in pieces] if memory else []
+    firsts = np.cumsum([0, *map(len, pieces)])
+    where = np.full((len(cut), window - 1, len(LEVELS)), -1, np.int32) if memory else None
     for row, (number, start, end) in enumerate(cut):
         real = pieces[number][max(start, 0) : end]
         at = window - (end - start) if pad == "front" else 0
         silence = max(-start, 0)  # The frame of zeros before a piece whose first frame is scored.
         frames[row, at + silence : at + silence + len(real)] = real
         scored[row, at : at + end - start - 1] = True
-    return Chunks(frames, scored, np.array([number for number, _, _ in cut], np.int64), carry)
+        if where is not None:
+            own = found[number][max(start, 0) : end - 1]
+            where[row, at + silence : at + silence + len(own)] = np.where(own < 0, -1, own + firsts[number])
+    numbers = np.array([number for number, _, _ in cut], np.int64)
+    kept = None if where is None else Remembered(where, _pool(pieces))
+    return Chunks(frames, scored, numbers, carry, kept)
 
 
 def batches(
@@ -137,7 +162,12 @@ def count_batches(cut: Chunks, batch_size: int) -> int:
 
 
 def whole_pieces(
-    pieces: Sequence[Roll], batch_size: int = 32, *, score_first: bool = False, max_frames: int = 20_000
+    pieces: Sequence[Piece],
+    batch_size: int = 32,
+    *,
+    score_first: bool = False,
+    max_frames: int = 20_000,
+    memory: bool = False,
 ) -> Iterator[Batch]:
     """Whole pieces, the longest first, padded at the end to the longest of their batch.
 
@@ -152,34 +182,82 @@ def whole_pieces(
         window = len(pieces[order[0]]) + lead
         size = max(1, min(batch_size, max_frames // window))
         rows, order = order[:size], order[size:]
-        frames = np.zeros((window, len(rows), KEYS), np.uint8)
+        features, kind = _features(pieces)
+        frames = np.zeros((window, len(rows), features), kind)
         scored = np.zeros((window - 1, len(rows)), np.bool_)
+        more = np.zeros((window - 1, len(rows), width(features)), kind) if memory else None
         for row, number in enumerate(rows):
             end = lead + len(pieces[number])
             frames[lead:end, row] = pieces[number]
             scored[: end - 1, row] = True
-        yield _tensors(frames, scored, np.ones(len(rows), np.bool_), np.array(rows, np.int64))
+            if more is not None:
+                heard = recall(pieces[number])[: end - 1 - lead]
+                more[lead : lead + len(heard), row] = recalled(_pool([pieces[number]]), heard)
+        yield _tensors(frames, scored, np.ones(len(rows), np.bool_), np.array(rows, np.int64), more)
+
+
+def transposed(batch: Batch, shifts: Sequence[int]) -> Batch:
+    """Each row moved by a number of features; what leaves the range is lost.
+
+    A memory moves along: what it holds are frames of the same piece.
+    """
+    features = batch.targets.shape[-1]
+    import torch
+
+    source = torch.arange(features)[None, :] - torch.tensor(shifts)[:, None]
+    inside = (source >= 0) & (source < features)
+    source = source.clamp(0, features - 1)
+    targets = batch.targets.gather(2, source.expand_as(batch.targets)) * inside
+    blocks = (batch.inputs.shape[-1] - features) // (features + 1)
+    found = torch.full_like(source[:, :1], features), torch.ones_like(inside[:, :1])
+    index, kept = [source], [inside]
+    for block in range(blocks):  # A frame and its `found`, which stays.
+        index.append(torch.cat([source, found[0]], 1) + features + block * (features + 1))
+        kept.append(torch.cat([inside, found[1]], 1))
+    everywhere = torch.cat(index, 1).expand_as(batch.inputs)
+    inputs = batch.inputs.gather(2, everywhere) * torch.cat(kept, 1)
+    return Batch(inputs, targets, batch.mask, batch.fresh, batch.pieces)
+
+
+def _features(pieces: Sequence[Piece]) -> tuple[int, np.dtype]:
+    """The number of features, and the type, of all pieces."""
+    return pieces[0].shape[1], pieces[0].dtype
+
+
+def _pool(pieces: Sequence[Piece]) -> Piece:
+    features, kind = _features(pieces)
+    return np.concatenate([*pieces, np.zeros((1, features), kind)])
 
 
 def _batch(cut: Chunks, rows: npt.NDArray[np.int64], fresh: npt.NDArray[np.bool_]) -> Batch:
     frames, scored, pieces = cut.frames[rows], cut.scored[rows], cut.pieces[rows]
     empty = rows < 0
     frames[empty], scored[empty], pieces[empty] = 0, False, -1
-    return _tensors(frames.transpose(1, 0, 2), scored.T, fresh, pieces)
+    more = None
+    if cut.memory is not None:
+        where = cut.memory.where[rows]
+        where[empty] = -1
+        more = recalled(cut.memory.pool, where).transpose(1, 0, 2)
+    return _tensors(frames.transpose(1, 0, 2), scored.T, fresh, pieces, more)
 
 
 def _tensors(
-    frames: npt.NDArray[np.uint8],
+    frames: Piece,
     scored: npt.NDArray[np.bool_],
     fresh: npt.NDArray[np.bool_],
     pieces: npt.NDArray[np.int64],
+    memory: Piece | None = None,
 ) -> Batch:
     import torch
 
     # One float tensor for both: inputs and targets are views of it, shifted by a frame.
     real = torch.from_numpy(np.ascontiguousarray(frames)).to(torch.float32)
     mask = torch.from_numpy(np.ascontiguousarray(scored))
-    return Batch(real[:-1], real[1:], mask, torch.from_numpy(fresh.copy()), pieces)
+    inputs = real[:-1]
+    if memory is not None:
+        more = torch.from_numpy(np.ascontiguousarray(memory)).to(torch.float32)
+        inputs = torch.cat([inputs, more], -1)
+    return Batch(inputs, real[1:], mask, torch.from_numpy(fresh.copy()), pieces)
 
 
 def _permutation(

@@ -1,14 +1,16 @@
-"""Piano rolls and the corpus made of them.
+"""Piano rolls, and the corpus made of them or of other sequences.
 
-A *piece* is a uint8 array `[steps, 88]` of zeros and ones: `piece[t, k]` is 1 where the key of MIDI number
-`21 + k` (A0 to C8) sounds in frame `t`.
+A *roll* is a uint8 array `[steps, 88]` of zeros and ones: `roll[t, k]` is 1 where the key of MIDI number
+`21 + k` (A0 to C8) sounds in frame `t`. A *piece* is a roll, or any other array `[steps, features]`, of zeros
+and ones (uint8) or of real values (float32).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ import numpy.typing as npt
 from fastdropout.errors import DataError
 
 Roll = npt.NDArray[np.uint8]
+Piece = npt.NDArray[Any]
 
 KEYS = 88
 LOWEST = 21
@@ -48,7 +51,7 @@ class Corpus:
     """A named set of pieces in a fixed split."""
 
     name: str
-    splits: Mapping[str, Sequence[Roll]]
+    splits: Mapping[str, Sequence[Piece]]
     """`train`, `valid` and `test`, each a list of pieces."""
     source: str = ""
     """Where it came from: a file, a folder, or a package with its version."""
@@ -56,25 +59,37 @@ class Corpus:
     """What the pieces are called, where they have names; in the order of `splits`."""
     skipped: tuple[tuple[str, str], ...] = ()
     """Files that were left out, each with the reason."""
+    series: bool = False
+    """Whether the pieces are sequences of any kind, not piano rolls."""
     sha256: str = field(init=False)
     """Of the content: the same pieces have the same hash whatever file they came from."""
 
     def __post_init__(self) -> None:
-        check_splits(self.splits, self.name)
+        (check_series if self.series else check_splits)(self.splits, self.name)
         object.__setattr__(self, "sha256", content_sha256(self.splits))
 
     @property
-    def train(self) -> Sequence[Roll]:
+    def features(self) -> int:
+        """Features of a frame: 88 keys of a piano, or what a series has."""
+        return int(self.train[0].shape[1])
+
+    @property
+    def real(self) -> bool:
+        """Whether the features are real values, not zeros and ones."""
+        return bool(self.train[0].dtype == np.float32)
+
+    @property
+    def train(self) -> Sequence[Piece]:
         """The pieces to learn from."""
         return self.splits["train"]
 
     @property
-    def valid(self) -> Sequence[Roll]:
+    def valid(self) -> Sequence[Piece]:
         """The pieces that decide when to stop and what to choose."""
         return self.splits["valid"]
 
     @property
-    def test(self) -> Sequence[Roll]:
+    def test(self) -> Sequence[Piece]:
         """The pieces to report on."""
         return self.splits["test"]
 
@@ -105,8 +120,37 @@ def statistics(pieces: Sequence[Roll]) -> Statistics:
     )
 
 
-def check_splits(splits: Mapping[str, Sequence[Roll]], what: str) -> None:
+def check_splits(splits: Mapping[str, Sequence[Piece]], what: str) -> None:
     """Refuse anything but three non-empty splits of binary `[steps, 88]` uint8 arrays."""
+    for where, piece in _pieces(splits, what):
+        if piece.dtype != np.uint8 or piece.ndim != 2 or piece.shape[1] != KEYS:
+            got = f"{piece.dtype} {list(piece.shape)}"
+            raise DataError(f"{where} must be uint8 [steps, {KEYS}], got {got}")
+        if not len(piece):
+            raise DataError(f"{where} has no frames")
+        if piece.max() > 1:
+            raise DataError(f"{where} must hold only 0 and 1, got {piece.max()}")
+
+
+def check_series(splits: Mapping[str, Sequence[Piece]], what: str) -> None:
+    """Refuse anything but three non-empty splits of `[steps, features]`, uint8 of 0 and 1 or float32."""
+    first = None
+    for where, piece in _pieces(splits, what):
+        got = f"{piece.dtype} {list(piece.shape)}"
+        if piece.dtype not in (np.uint8, np.float32) or piece.ndim != 2 or not piece.size:
+            raise DataError(f"{where} must be uint8 or float32 [steps, features], got {got}")
+        first = piece if first is None else first
+        if (piece.dtype, piece.shape[1]) != (first.dtype, first.shape[1]):
+            needed = f"{first.dtype} [steps, {first.shape[1]}]"
+            raise DataError(f"{where} must be {needed} as the first, got {got}")
+        if piece.dtype == np.uint8 and piece.max() > 1:
+            raise DataError(f"{where} must hold only 0 and 1, got {piece.max()}")
+        if not np.isfinite(piece).all():
+            raise DataError(f"{where} must hold finite values, got {piece[~np.isfinite(piece)][0]}")
+
+
+def _pieces(splits: Mapping[str, Sequence[Piece]], what: str) -> Iterator[tuple[str, Piece]]:
+    """All pieces with their names, of three splits of which none is empty."""
     if set(splits) != set(SPLITS):
         got = ", ".join(sorted(splits)) or "none"
         raise DataError(f"{what}: the splits must be train, valid and test, got {got}")
@@ -114,34 +158,32 @@ def check_splits(splits: Mapping[str, Sequence[Roll]], what: str) -> None:
         if not len(splits[split]):
             raise DataError(f"{what}: the {split} split has no pieces")
         for number, piece in enumerate(splits[split]):
-            where = f"{what}: {split} piece {number}"
-            if piece.dtype != np.uint8 or piece.ndim != 2 or piece.shape[1] != KEYS:
-                got = f"{piece.dtype} {list(piece.shape)}"
-                raise DataError(f"{where} must be uint8 [steps, {KEYS}], got {got}")
-            if not len(piece):
-                raise DataError(f"{where} has no frames")
-            if piece.max() > 1:
-                raise DataError(f"{where} must hold only 0 and 1, got {piece.max()}")
+            yield f"{what}: {split} piece {number}", piece
 
 
-def content_sha256(splits: Mapping[str, Sequence[Roll]]) -> str:
+def content_sha256(splits: Mapping[str, Sequence[Piece]]) -> str:
     """Hash of the packed frames and the lengths, split by split."""
     digest = hashlib.sha256()
+    first = splits["train"][0]
+    if first.shape[1] != KEYS:
+        digest.update(f"{first.shape[1]} features\n".encode())
     for name, array in pack(splits).items():
         digest.update(f"{name} {list(array.shape)}\n".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
-def pack(splits: Mapping[str, Sequence[Roll]]) -> dict[str, npt.NDArray[np.uint8] | npt.NDArray[np.int32]]:
+def pack(splits: Mapping[str, Sequence[Piece]]) -> dict[str, npt.NDArray[Any]]:
     """Eight keys a byte, the pieces of a split end to end: the arrays of the `.npz` layout.
 
-    `{split}_frames` is uint8 `[sum(lengths), 11]`, `{split}_lengths` is int32 `[pieces]`.
+    `{split}_frames` is uint8 `[sum(lengths), 11]`, `{split}_lengths` is int32 `[pieces]`. Real values stay as
+    they are.
     """
-    arrays: dict[str, npt.NDArray[np.uint8] | npt.NDArray[np.int32]] = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
     for split in SPLITS:
         pieces = splits[split]
-        arrays[f"{split}_frames"] = np.concatenate([np.packbits(piece, axis=1) for piece in pieces])
+        packed = [np.packbits(piece, axis=1) if piece.dtype == np.uint8 else piece for piece in pieces]
+        arrays[f"{split}_frames"] = np.concatenate(packed)
         arrays[f"{split}_lengths"] = np.array([len(piece) for piece in pieces], "<i4")
     return arrays
 

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from fastdropout.analysis import decompose
 from fastdropout.music.data.batches import Batch, batches
 from fastdropout.music.study.gallery import Exhibit, Theme, Values, Workshop
-from fastdropout.music.training.evaluation import frame_nll
 from fastdropout.music.training.model import build_model
 from fastdropout.music.training.network import Network
 
@@ -23,14 +22,14 @@ EDGES = np.concatenate([-np.logspace(-1, -9, 41), np.logspace(-9, -1, 41)])
 
 def objective(model: Network, batch: Batch) -> torch.Tensor:
     """Nats per frame of a batch."""
-    return frame_nll(model(batch.inputs)[0], batch.targets)[batch.mask].mean()
+    return model(batch.inputs)[0].nll(batch.targets, mask=batch.mask).mean()
 
 
 def measure(shop: Workshop) -> dict[str, npt.NDArray[Any]]:
     """Of the first network with fast dropout: quantiles and histograms of lambda, and shares, by epoch."""
     training = next(t for t in shop.trainings if t.kind == "fast dropout" and t.seed == 0)
     batch = next(iter(batches(training.data.train, 4 if shop.quick else 16)))
-    model = build_model(training.config)
+    model = build_model(training.config, training.data.corpus.features)
     out: dict[str, list[Any]] = {"epoch": [], "share": []}
     for number, (epoch, weights) in enumerate(training.snapshots.items()):
         shop.tell(number / len(training.snapshots), f"epoch {epoch}")

@@ -12,7 +12,6 @@ from typing import Any
 
 import jinja2
 import numpy as np
-import torch
 
 from fastdropout.errors import DataError, RunError
 from fastdropout.files import write_atomic, write_output
@@ -20,7 +19,7 @@ from fastdropout.music.data.canonical import CANONICAL
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.study import figures
 from fastdropout.music.study.paper import MODELS, SOURCE, TABLE_1
-from fastdropout.music.training.evaluation import Calibration
+from fastdropout.music.training.evaluation import Calibration, expected_frames
 from fastdropout.music.training.run import Run
 from fastdropout.music.training.state import load_corpus
 
@@ -157,8 +156,7 @@ def _excerpt(run: Run, corpus: Corpus | None) -> tuple[str, str, Corpus | None]:
     piece = corpus.test[0][: EXCERPT + 1]
     if len(piece) < 2:
         return "The first test piece has one frame only, so it is not shown.", "", corpus
-    inputs = torch.from_numpy(piece[:-1]).float().unsqueeze(1)
-    p = run.model("best").probabilities(inputs)[:, 0]
+    p = expected_frames(run.model("best"), piece)
     std = None if p.is_certain else p.std.numpy()
     figure = figures.predictions(piece[1:], p.mean.numpy(), std)
     names = corpus.names.get("test")

@@ -41,7 +41,8 @@ def train_all(quick: bool, tell: Callable[[float, str], None]) -> list[Training]
     done = []
     for number, (kind, seed) in enumerate((k, s) for k in KINDS for s in range(seeds)):
         config = make(kind, seed, hidden, epochs, pieces=4 if quick else 0)
-        training = Training(kind, seed, config, prepare(config), NoteRNN(1))
+        data = prepare(config)
+        training = Training(kind, seed, config, data, NoteRNN(data.corpus.features, 1))
         _follow(training, lambda share, n=number: tell((n + share) / (len(KINDS) * seeds), "training"))  # type: ignore[misc]
         done.append(training)
     return done

@@ -41,7 +41,7 @@ def masked_steps(model: NoteRNN, frames: Tensor, masks: int) -> tuple[Tensor, Te
 
 def predicted(model: NoteRNN, frames: Tensor, rule: str) -> tuple[Moments, Moments]:
     """Moments of hidden units and logits by a rule, (steps, units)."""
-    before, model.rnn.rule = model.rnn.rule, rule  # type: ignore[assignment]
+    before, model.rnn.rule = model.rnn.rule, rule
     try:
         hidden, _ = model.rnn(frames[:, None])
         return hidden[:, 0], model.out(hidden)[:, 0]

@@ -24,12 +24,14 @@ from torch import Tensor
 
 from fastdropout.errors import ConfigError, RunError
 from fastdropout.files import write_atomic
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
+from fastdropout.music.data.rolls import KEYS
 from fastdropout.music.training.options import make_config
 from fastdropout.music.training.state import Counters, State, blank_state
 
 VERSION = 1
 MAX_BYTES = 4 << 30
+MAX_FEATURES = 65_536
 _SLOTS = ("last_step", "square")
 
 
@@ -51,6 +53,7 @@ def save_checkpoint(state: State, path: str | os.PathLike[str], corpus_sha256: s
             "config": state.config.model_dump(exclude_none=True),
             "counters": asdict(state.counters),
             "corpus_sha256": corpus_sha256,
+            "features": state.model.features,
         },
         sort_keys=True,
     )
@@ -80,12 +83,23 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         corpus = content["corpus_sha256"]
         if not isinstance(corpus, str):
             raise ValueError("corpus_sha256 must be text")
+        features = checked_features(content.get("features", KEYS))
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: not a checkpoint of this version ({_line(error)})") from error
-    state = blank_state(config)
+    try:
+        state = blank_state(config, features)
+    except ConfigError as error:
+        raise RunError(f"{path}: not a checkpoint of this version ({_line(error)})") from error
     state.counters = counters
     _fill(state, tensors, path)
     return Checkpoint(state, corpus)
+
+
+def checked_features(features: Any) -> int:
+    """The number of features in a file; those from before it was written down are of piano rolls."""
+    if type(features) is not int or not 1 <= features <= MAX_FEATURES:
+        raise ValueError(f"features must lie in 1..{MAX_FEATURES}, got {str(features)[:20]}")
+    return features
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], text: str) -> None:
@@ -155,15 +169,16 @@ def _fill(state: State, tensors: Mapping[str, Tensor], path: Path) -> None:
 
 @torch.no_grad()
 def _copy(state: State, tensors: Mapping[str, Tensor]) -> None:
-    for name, parameter in state.model.named_parameters():
-        parameter.copy_(tensors[f"model.{name}"])
-        if state.counters.updates:
+    for name, value in state.model.state_dict().items():
+        value.copy_(tensors[f"model.{name}"])
+    if state.counters.updates:
+        for name, parameter in state.model.named_parameters():
             state.optimiser.state[parameter] = {
                 slot: tensors[f"optimiser.{slot}.{name}"].clone() for slot in _SLOTS
             }
     if state.averaged is not None:
-        for name, parameter in state.averaged.named_parameters():
-            parameter.copy_(tensors[f"averaged.{name}"])
+        for name, value in state.averaged.state_dict().items():
+            value.copy_(tensors[f"averaged.{name}"])
     state.rng = tensors["rng"].clone()
 
 
@@ -173,12 +188,12 @@ def _carried(state: State, tensors: Mapping[str, Tensor], path: Path) -> Moments
     mean, var = tensors.get("carried.mean"), tensors.get("carried.var")
     fits = mean is not None and len(tensors) == (1 if var is None else 2) and state.config.carry
     if fits and mean is not None:
-        fits = mean.ndim == 3 and mean.shape[::2] == (1, state.config.hidden)
+        fits = mean.ndim == 3 and mean.shape[::2] == state.model.state_shape
         fits = fits and mean.dtype == torch.float32
         fits = fits and (var is None or (var.shape == mean.shape and var.dtype == mean.dtype))
     if not fits or mean is None:
         raise RunError(f"{path}: not a checkpoint of its configuration, its carried state does not fit")
-    return moments(mean.clone(), None if var is None else var.clone())
+    return unchecked_moments(mean.clone(), None if var is None else var.clone())
 
 
 def _counters(content: Any) -> Counters:

@@ -41,12 +41,18 @@ class Config(BaseModel):
     valid: Literal["chunks", "whole"] = Field("chunks", description="validate on chunks or on whole pieces")
 
     # network
-    hidden: int = Field(200, ge=1, le=8192, description="hidden units")
+    hidden: int = Field(200, ge=1, le=8192, description="hidden units of a layer")
+    layers: int = Field(1, ge=1, le=16, description="recurrent layers, one above the other")
+    cell: Literal["tanh", "relu", "lstm", "gru"] = Field("tanh", description="of the recurrent layers")
     members: int = Field(
         1, ge=1, le=64, description="networks side by side that the hidden units are dealt to"
     )
+    skip: bool = Field(False, description="a linear path from the inputs to the output besides")
+    memory: bool = Field(False, description="also read what followed the last frames earlier in the piece")
     drop_input: Drop = Field(0.2, description="drop probability of the inputs")
+    drop_memory: Drop = Field(0.0, description="drop probability of what the memory says")
     drop_hidden: Drop = Field(0.5, description="drop probability from hidden to hidden")
+    drop_between: Drop = Field(0.0, description="drop probability from layer to layer")
     drop_output: Drop = Field(0.5, description="drop probability from hidden to output")
     propagate_output: bool = Field(True, description="fast dropout for the final layer")
     noise_hidden: float = Field(0.3, ge=0, le=1e6, description="variance added to every hidden unit")
@@ -54,6 +60,17 @@ class Config(BaseModel):
     weight_std: float | None = Field(None, gt=0, le=1e3, description="first std of noisy weights [.075]")
     rule: Literal["fast", "accurate", "paper"] = Field("fast", description="how tanh is integrated")
     method: Literal["moments", "gaussian", "mask"] = Field("moments", description="integrate or draw noise")
+
+    # output
+    output: Literal["notes", "nade", "gaussian"] | None = Field(
+        None,
+        description="independent notes, notes given those below them in the frame, or real values "
+        "[notes; gaussian for a series of real values]",
+    )
+    nade_hidden: int | None = Field(None, ge=1, le=8192, description="hidden units of the NADE [200]")
+    nade_nonlinearity: Literal["tanh", "sigmoid"] | None = Field(None, description="of these units [tanh]")
+    drop_nade_input: Drop = Field(0.0, description="drop probability of notes on their way into the NADE")
+    drop_nade_hidden: Drop = Field(0.0, description="drop probability of the NADE's hidden units")
 
     # initial weights
     init_var: float = Field(1e-4, ge=1e-20, le=1e6, description="sigma^2 of the recurrent and output weights")
@@ -146,8 +163,38 @@ _RULES: tuple[_Rule, ...] = (
         "loss expected is loss mean with method mask, which has no variance: leave it out",
     ),
     (
-        ("loss", "propagate_output", "weight_noise"),
-        lambda loss, propagate, noise: loss == "expected" and not propagate and not noise,
+        ("loss", "propagate_output", "weight_noise", "output", "skip"),
+        lambda loss, propagate, noise, output, skip: (
+            loss == "expected" and not (propagate or noise or skip) and output in (None, "notes")
+        ),
         "loss expected is loss mean where propagate_output is false: leave it out",
+    ),
+    (
+        ("drop_memory", "memory"),
+        lambda drop, memory: drop > 0 and not memory,
+        "drop_memory is not used without memory: leave it out or set memory, got {drop_memory}",
+    ),
+    (
+        ("drop_between", "layers"),
+        lambda drop, layers: drop > 0 and layers == 1,
+        "drop_between is not used by one layer: leave it out, got {drop_between}",
+    ),
+    *(
+        (
+            (name, "output"),
+            lambda value, output: bool(value) and output != "nade",
+            f"{name} is for output nade: leave it out, got {{{name}}}",
+        )
+        for name in ("nade_hidden", "nade_nonlinearity", "drop_nade_input", "drop_nade_hidden")
+    ),
+    (
+        ("weight_noise", "output", "cell"),
+        lambda noise, output, cell: noise and (output == "nade" or cell in ("lstm", "gru")),
+        "weight_noise is for the cells tanh and relu, without a NADE: leave it out",
+    ),
+    (
+        ("memory", "output"),
+        lambda memory, output: memory and output == "gaussian",
+        "memory is for zeros and ones, real values do not occur twice: leave it out",
     ),
 )

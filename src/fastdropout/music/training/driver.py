@@ -20,7 +20,7 @@ from fastdropout.music.training.fitting import Progress, fit
 from fastdropout.music.training.model import default_threads
 from fastdropout.music.training.network import Network
 from fastdropout.music.training.run import Run, create_run
-from fastdropout.music.training.state import Data, State, load_corpus, new_state, prepare
+from fastdropout.music.training.state import Data, State, load_corpus, new_state, prepare, settle
 from fastdropout.recurrent import kernel
 
 Watch = Callable[[Progress], object]
@@ -49,6 +49,7 @@ def train(
     _set_torch(config)
     config = _settled(config)
     data = prepare(config, corpus)
+    config = settle(config, data.corpus)
     state = new_state(config, data)
     run = create_run(config, data.corpus, out=out, root=root, command=command)
     with run.lock():

@@ -5,37 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastdropout.functional import expected_logit
-from fastdropout.functional.losses import bernoulli_nll, expected_bernoulli_nll
 from fastdropout.moments import Moments
 from fastdropout.music.data.batches import Batch, whole_pieces
-from fastdropout.music.data.rolls import Roll
+from fastdropout.music.data.rolls import Piece
 from fastdropout.music.training.network import Network
+from fastdropout.music.training.outputs import Loss, Prediction
+from fastdropout.music.training.outputs.base import BINS
 
-Loss = Literal["mean", "expected"]
-
-BINS = 20
-"""Bins of equal width in the calibration table."""
 WINDOW = 256
 """Steps run at a time, the state carried on: memory does not depend on the length of a piece."""
 
 
-def frame_nll(logits: Moments, targets: Tensor, loss: Loss = "mean") -> Tensor:
-    """Nats of each frame, summed over the keys: (steps, batch), in front of which members may stand."""
-    elementwise = bernoulli_nll if loss == "mean" else expected_bernoulli_nll
-    return elementwise(logits, targets.expand(logits.shape)).sum(-1)
-
-
 @dataclass(frozen=True)
 class Calibration:
-    """Of the notes given a probability within a bin, how many sounded."""
+    """Of the notes given a probability within a bin, how many sounded.
+
+    Of real values: below the quantile of each bin's middle, how many of them lie.
+    """
 
     edges: npt.NDArray[np.float64]
     count: npt.NDArray[np.int64]
@@ -86,21 +79,18 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: Network, pieces: Sequence[Roll], *, score_first: bool = False, loss: Loss = "mean"
+    model: Network, pieces: Sequence[Piece], *, score_first: bool = False, loss: Loss = "mean"
 ) -> Evaluation:
     """Run whole pieces through `model` in evaluation mode."""
     by_frame = [np.zeros(0, np.float32) for _ in pieces]
     tally = np.zeros((3, BINS))  # count, sum of probabilities, number that sounded
     with evaluating(model):
-        for batch in whole_pieces(pieces, score_first=score_first):
+        for batch in whole_pieces(pieces, score_first=score_first, memory=model.memory):
             parts: list[Tensor] = []
-            for logits, window in windows(model, batch):
-                parts.append(frame_nll(logits, window.targets, loss))
-                p = torch.sigmoid(expected_logit(logits))[window.mask].flatten().double()
-                sounded = window.targets[window.mask].flatten().double()
-                slot = (p * BINS).long().clamp_(0, BINS - 1)
-                for row, weights in enumerate((None, p, sounded)):
-                    tally[row] += torch.bincount(slot, weights, BINS).numpy()
+            for prediction, window in windows(model, batch):
+                output, parameters = prediction.output, prediction.parameters(window.targets)
+                parts.append(output.nll(parameters, window.targets, loss))
+                tally += output.tally(parameters, window.targets, window.mask).numpy()
             nll = torch.cat(parts)
             for row, piece in enumerate(batch.pieces):
                 by_frame[piece] = nll[:, row][batch.mask[:, row]].numpy().astype(np.float32)
@@ -123,8 +113,8 @@ def mean_nll(model: Network, batches: Iterable[Batch], loss: Loss = "mean") -> f
     last: Moments | None = None
     with evaluating(model):
         for batch in batches:
-            logits, last = model(batch.inputs, carried(last, batch.fresh))
-            total += float(frame_nll(logits, batch.targets, loss)[batch.mask].double().sum())
+            prediction, last = model(batch.inputs, carried(last, batch.fresh))
+            total += float(prediction.nll(batch.targets, loss, batch.mask).double().sum())
             frames += int(batch.mask.sum())
     return total / frames if frames else float("nan")
 
@@ -136,14 +126,26 @@ def carried(last: Moments | None, fresh: Tensor) -> Moments | None:
     return last.detach() * (~fresh).to(last.dtype)[None, :, None]
 
 
-def windows(model: Network, batch: Batch, steps: int = WINDOW) -> Iterator[tuple[Moments, Batch]]:
+def windows(model: Network, batch: Batch, steps: int = WINDOW) -> Iterator[tuple[Prediction, Batch]]:
     """Run a batch of whole pieces a window at a time."""
     state: Moments | None = None
     for start in range(0, len(batch.inputs), steps):
         part = slice(start, start + steps)
         window = Batch(batch.inputs[part], batch.targets[part], batch.mask[part], batch.fresh, batch.pieces)
-        logits, state = model(window.inputs, state)
-        yield logits, window
+        prediction, state = model(window.inputs, state)
+        yield prediction, window
+
+
+@torch.no_grad()
+def expected_frames(model: Network, piece: Piece) -> Moments:
+    """What was expected of each frame of a piece but the first: `[steps - 1, features]`.
+
+    Moments of the probability, or of the value, of each feature; where a frame's features depend on one
+    another, given those before it in the frame.
+    """
+    with evaluating(model):
+        batch = next(whole_pieces([piece], memory=model.memory))
+        return Moments.cat([found.expected(window.targets)[:, 0] for found, window in windows(model, batch)])
 
 
 @contextmanager

@@ -12,17 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastdropout.music.data.batches import Batch, batches
-from fastdropout.music.data.rolls import KEYS
+from fastdropout.music.data.batches import Batch, batches, transposed
 from fastdropout.music.training import regulariser
 from fastdropout.music.training.config import Config
-from fastdropout.music.training.evaluation import carried, frame_nll, mean_nll
+from fastdropout.music.training.evaluation import carried, mean_nll
 from fastdropout.music.training.state import Data, State
 from fastdropout.nn import init, kl
 from fastdropout.optim import clip_grad_norm_
-
-DIVERGED = 10 * KEYS * math.log(2)
-"""Nats per frame: ten times what a fair coin for each key would score."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +116,8 @@ def _update(state: State, data: Data, batch: Batch) -> None:
     def closure() -> None:
         nonlocal nll_sum, norm
         state.optimiser.zero_grad()
-        logits, last = model(batch.inputs, first)
-        total = frame_nll(logits, batch.targets, config.loss)[..., batch.mask].sum()
+        prediction, last = model(batch.inputs, first)
+        total = prediction.nll(batch.targets, config.loss, batch.mask).sum()
         objective = total / max(frames, 1)  # A sum over members: each learns as if it were alone.
         if config.weight_noise:
             objective = objective + kl(model) / data.frames
@@ -173,7 +169,7 @@ def _end_epoch(state: State, valid: list[Batch], few: Batch, updates: int, begin
     config, done = state.config, state.counters
     train = done.nll_sum / done.frames if done.frames else float("nan")
     score = float("nan") if done.diverged else mean_nll(state.evaluated, valid, config.loss)
-    if not (math.isfinite(score) and train <= DIVERGED):
+    if not (math.isfinite(score) and train <= state.evaluated.output.ceiling):
         done.diverged = True
     best = not done.diverged and (done.best is None or score < done.best)
     done.epoch += 1
@@ -207,9 +203,13 @@ def _end_epoch(state: State, valid: list[Batch], few: Batch, updates: int, begin
 
 
 def _radii(state: State) -> tuple[float | None, float | None]:
-    """Spectral radius and variance radius of the recurrent weights that are evaluated."""
-    weights = [part.recurrent_weight.detach() for part in state.evaluated.parts]
-    if not all(torch.isfinite(weight).all() for weight in weights):
+    """Spectral radius and variance radius of the recurrent weights that are evaluated: the largest of all.
+
+    None for cells with gates, whose recurrence they do not describe.
+    """
+    weights = [weight.detach() for part in state.evaluated.parts for weight in part.recurrent_weights]
+    square = all(weight.shape[0] == weight.shape[1] for weight in weights)
+    if not (square and all(torch.isfinite(weight).all() for weight in weights)):
         return None, None
     radius = max(init.spectral_radius(weight) for weight in weights)
     return radius, max(init.variance_radius(weight, state.config.drop_hidden) for weight in weights)
@@ -221,12 +221,7 @@ def _transposed(batch: Batch, config: Config, epoch: int) -> Batch:
         return batch
     # A pure function of epoch and piece: a state that goes on in the middle of an epoch needs no more, and
     # the chunks of a piece, between which a state may be carried, move together.
-    by = [_shift(config, epoch, int(piece)) for piece in batch.pieces]
-    source = torch.arange(KEYS)[None, :] - torch.tensor(by)[:, None]
-    inside = (source >= 0) & (source < KEYS)
-    index = source.clamp(0, KEYS - 1).expand_as(batch.inputs)
-    inputs, targets = (x.gather(2, index) * inside for x in (batch.inputs, batch.targets))
-    return Batch(inputs, targets, batch.mask, batch.fresh, batch.pieces)
+    return transposed(batch, [_shift(config, epoch, int(piece)) for piece in batch.pieces])
 
 
 def _shift(config: Config, epoch: int, piece: int) -> int:

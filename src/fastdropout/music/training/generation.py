@@ -1,13 +1,13 @@
-"""Music out of a trained network: what it predicts is drawn, and read again."""
+"""Music, or any series, out of a trained network: what it predicts is drawn, and read again."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from fastdropout.functional import expected_logit
 from fastdropout.moments import Moments
-from fastdropout.music.data.rolls import KEYS, Roll
+from fastdropout.music.data.memory import Memory, width
+from fastdropout.music.data.rolls import Piece
 from fastdropout.music.training.evaluation import evaluating
 from fastdropout.music.training.network import Network
 
@@ -19,32 +19,46 @@ def generate(
     model: Network,
     frames: int = 64,
     *,
-    prime: Roll | None = None,
+    prime: Piece | None = None,
     temperature: float = 1.0,
     seed: int = 0,
-) -> Roll:
+) -> Piece:
     """A piece of `frames` frames, the first ones those of `prime`, the others drawn one after the other.
 
-    Each key is drawn for itself from its expected probability, whose logit is divided by `temperature`:
-    below 1 the network is surer than it is, at 0 it takes what is more probable than not.
+    Each note is drawn from its expected probability, whose logit is divided by `temperature`: below 1 the
+    network is surer than it is, at 0 it takes what is more probable than not. Where the notes of a frame
+    depend on one another, they are drawn from the lowest to the highest, each given those that were drawn.
+    The standard deviation of a real value is multiplied by the temperature.
     """
     if not 1 <= frames <= MAX_FRAMES:
         raise ValueError(f"frames must lie in 1..{MAX_FRAMES}, got {frames}")
     if not temperature >= 0:
         raise ValueError(f"temperature must be at least 0, got {temperature}")
     generator = torch.Generator().manual_seed(seed)
-    roll = np.zeros((frames, KEYS), np.uint8)
+    roll = np.zeros((frames, model.features), np.float32 if model.output.real else np.uint8)
     given = 0 if prime is None else min(len(prime), frames)
     if prime is not None:
         roll[:given] = prime[:given]
     state: Moments | None = None
-    # A network that never saw the beginning of a piece is started by silence.
-    heard = np.zeros((1, KEYS), np.uint8) if not given else roll[:given]
+    memory = Memory(model.features) if model.memory else None
+    # A network that never saw the beginning of a piece is started by silence, which is not remembered.
+    heard = roll[:given] if given else None
     with evaluating(model):
         for frame in range(given, frames):
-            logits, state = model(torch.from_numpy(heard).float().unsqueeze(1), state)
-            logit = expected_logit(logits[-1, 0])
-            p = torch.sigmoid(logit / temperature) if temperature else (logit > 0).float()
-            roll[frame] = (torch.rand(KEYS, generator=generator) < p).numpy()
+            prediction, state = model(_inputs(model, heard, memory), state)
+            roll[frame] = prediction[-1, 0].draw(generator, temperature).numpy()
             heard = roll[frame : frame + 1]
     return roll
+
+
+def _inputs(model: Network, heard: Piece | None, memory: Memory | None) -> torch.Tensor:
+    """Frames, and what is remembered at each, as a batch of one: (steps, 1, inputs)."""
+    frames = model.output.silence()[None] if heard is None else torch.from_numpy(heard)
+    frames = frames.float().unsqueeze(1)
+    if memory is None:
+        return frames
+    if heard is None:
+        more = np.zeros((1, width(model.features)), np.uint8)
+    else:
+        more = np.stack([memory.hear(frame) for frame in heard])
+    return torch.cat([frames, torch.from_numpy(more).float().unsqueeze(1)], -1)

@@ -1,50 +1,88 @@
-"""The paper's network, from plain arguments, and several of them side by side in one layer."""
+"""Recurrent networks that predict frames, from plain arguments, and several of them side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
-from fastdropout.functional import sigmoid
+import fastdropout.nn
+from fastdropout.functional import add_independent, dropout, mask
+from fastdropout.functional.affine import Method
 from fastdropout.functional.transfer import Rule
-from fastdropout.moments import Moments, moments
-from fastdropout.music.data.rolls import KEYS
-from fastdropout.nn import RNN, Linear, NoisyLinear
-from fastdropout.recurrent.reference import Method
+from fastdropout.moments import Moments
+from fastdropout.music.data.memory import width
+from fastdropout.music.training.outputs import IndependentNotes, Output, Prediction
+from fastdropout.nn import Linear, NoisyLinear
+
+Cell = Literal["tanh", "relu", "lstm", "gru"]
+CELLS: tuple[str, ...] = get_args(Cell)
+GATES = {"tanh": 1, "relu": 1, "lstm": 4, "gru": 3}
+"""Square blocks of the recurrent weights of a layer."""
 
 
 class Network(nn.Module):
-    """Frames in, moments of the logits of the frames after them out."""
+    """Frames in, the distribution of the frames after them out."""
+
+    features: int
+    """Of a frame."""
+    memory: bool
+    """Whether the inputs hold a memory of the piece beside the frame."""
+    output: Output
+    """The output layer, of the first part."""
 
     @property
     def parts(self) -> list[NoteRNN]:
         """The networks it consists of, which share no weights."""
         raise NotImplementedError
 
-    @torch.no_grad()
-    def probabilities(self, frames: Tensor, state: Moments | None = None) -> Moments:
-        """Moments of the note probabilities of the frames after `frames`."""
-        return sigmoid(self(frames, state)[0])
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """Layers and units of the hidden state."""
+        first = self.parts[0].rnn
+        depth = first.num_layers * (2 if self.parts[0].cell == "lstm" else 1)
+        return depth, len(self.parts) * first.hidden_size
 
 
 class NoteRNN(Network):
-    """One tanh layer and one output a key: frame t in, moments of the logits of frame t + 1 out.
+    """Recurrent layers and an output layer: frame t in, the distribution of frame t + 1 out.
 
-    >>> model = NoteRNN(50, drop_input=0.1, drop_hidden=0.2, drop_output=0.5)
-    >>> logits, state = model(torch.zeros(7, 2, 88))
-    >>> logits.shape, state.shape
-    (torch.Size([7, 2, 88]), torch.Size([1, 2, 50]))
+    >>> import torch
+    >>> model = NoteRNN(88, 50, drop_input=0.1, drop_hidden=0.2, drop_output=0.5)
+    >>> prediction, state = model(torch.zeros(7, 2, 88))
+    >>> prediction.nll(torch.zeros(7, 2, 88)).shape, state.shape
+    (torch.Size([7, 2]), torch.Size([1, 2, 50]))
+
+    Args:
+        features: of a frame.
+        hidden: units of a layer.
+        output: the output layer; independent notes by default.
+        cell: `"tanh"`, `"relu"`, `"lstm"` or `"gru"`.
+        layers: recurrent layers, one above the other.
+        skip: a linear path from the inputs to the context of the output layer besides.
+        memory: the inputs hold a memory of the piece after the frame (`data/memory.py`).
+        drop_input, drop_memory: probabilities that a note, or a feature of the memory, is zeroed.
+        drop_hidden, drop_between, drop_output: of hidden units on their way to the next step, to the next
+            layer and to the output layer.
+        propagate_output: False neglects the variance of the hidden units in the output layer.
+        noise_hidden, weight_noise, weight_std, rule, method: as in `fastdropout.nn.RNN`.
     """
 
     def __init__(
         self,
+        features: int,
         hidden: int,
         *,
-        keys: int = KEYS,
+        output: Output | None = None,
+        cell: Cell = "tanh",
+        layers: int = 1,
+        skip: bool = False,
+        memory: bool = False,
         drop_input: float = 0.0,
+        drop_memory: float = 0.0,
         drop_hidden: float = 0.0,
+        drop_between: float = 0.0,
         drop_output: float = 0.0,
         propagate_output: bool = True,
         noise_hidden: float = 0.0,
@@ -54,23 +92,36 @@ class NoteRNN(Network):
         method: Method = "moments",
     ) -> None:
         super().__init__()
-        self.rnn = RNN(
-            keys,
+        self.features, self.memory, self.cell = features, memory, cell
+        self.drops, self.method = (drop_input, drop_memory), method
+        inputs = features + width(features) if memory else features
+        # One rate for all inputs is the layer's own affair; two are applied before it.
+        own = 0.0 if memory else drop_input
+        kind, options = recurrent(cell)
+        self.rnn = kind(
+            inputs,
             hidden,
-            drop_input=drop_input,
+            layers,
+            drop_input=own,
             drop_hidden=drop_hidden,
+            drop_between=drop_between,
             noise_hidden=noise_hidden,
             rule=rule,
             method=method,
             weight_noise=weight_noise,
             weight_std=weight_std,
+            **options,
         )
+        self.output = IndependentNotes(features) if output is None else output
+        size = self.output.size
+        linear: Callable[..., Linear] = Linear
+        noise: dict[str, Any] = {}
         if weight_noise:
-            self.out: Linear = NoisyLinear(
-                hidden, keys, drop=drop_output, propagate=propagate_output, method=method, std=weight_std
-            )
-        else:
-            self.out = Linear(hidden, keys, drop=drop_output, propagate=propagate_output, method=method)
+            linear, noise = NoisyLinear, {"std": weight_std}
+        self.out = linear(hidden, size, drop=drop_output, propagate=propagate_output, method=method, **noise)
+        self.skip: Linear | None = None
+        if skip:
+            self.skip = linear(inputs, size, bias=False, drop=own, method=method, **noise)
 
     @property
     def parts(self) -> list[NoteRNN]:
@@ -78,52 +129,104 @@ class NoteRNN(Network):
         return [self]
 
     @property
-    def recurrent_weight(self) -> Tensor:
-        """W_rec, (hidden, hidden); its mean under weight noise."""
-        return self.rnn.get_parameter("weight_hh_l0")
+    def recurrent_weights(self) -> list[Tensor]:
+        """W_rec of every layer, (gates hidden, hidden); its mean under weight noise."""
+        return [self.rnn.get_parameter(f"weight_hh_l{n}") for n in range(self.rnn.num_layers)]
 
-    def forward(self, frames: Tensor, state: Moments | None = None) -> tuple[Moments, Moments]:
-        """Logits of the frames after `frames`, (steps, batch, keys), and the last hidden state."""
-        hidden, last = self.rnn(frames, state)
-        return self.out(hidden), last
+    @property
+    def recurrent_weight(self) -> Tensor:
+        """W_rec of the first layer."""
+        return self.recurrent_weights[0]
+
+    def read(self, inputs: Tensor) -> Moments:
+        """The inputs as the layers get them: in the output layer's units, dropped here if by two rates."""
+        frames = self.output.encode(inputs[..., : self.features])
+        if not self.memory:
+            return Moments.certain(frames)
+        return Moments.cat(
+            [self._drop(frames, self.drops[0]), self._drop(inputs[..., self.features :], self.drops[1])], -1
+        )
+
+    def _drop(self, x: Tensor, drop: float) -> Moments:
+        if self.method != "mask":
+            return dropout(Moments.certain(x), drop)
+        return Moments.certain(mask(x, drop) if self.training else x * (1 - drop))
+
+    def forward(self, inputs: Tensor, state: Moments | None = None) -> tuple[Prediction, Moments]:
+        """The distribution of the frames after `inputs`, (steps, batch, inputs), and the last state."""
+        x = self.read(inputs)
+        hidden, last = self.rnn(x, self._unpack(state))
+        context = self.out(hidden)
+        if self.skip is not None:
+            # Masks of their own, so that the two paths are independent.
+            again = self.read(inputs) if self.method == "mask" and self.memory else x
+            context = add_independent(context, self.skip(again))
+        return Prediction([self.output], [context]), self._pack(last)
+
+    def _pack(self, state: Any) -> Moments:
+        """A state as one value: that of an LSTM has its cells below its hidden units."""
+        return Moments.cat(list(state), 0) if self.cell == "lstm" else state
+
+    def _unpack(self, state: Moments | None) -> Any:
+        if state is None or self.cell != "lstm":
+            return state
+        depth = self.rnn.num_layers
+        return state[:depth].contiguous(), state[depth:].contiguous()
 
 
 class Committee(Network):
     """One layer whose recurrent weights are block-diagonal: each block is a member, a `NoteRNN`.
 
-    In training every member has logits of its own, (members, steps, batch, keys), and learns as if it were
-    alone. In evaluation they are one network, with the average of their logits. The variance is the average
-    too: the noise of all members is taken as one. With independent noise it would shrink with their number,
-    and the network would be surer of its notes than any member has learnt to be.
+    In training every member predicts for itself and learns as if it were alone. In evaluation they are one
+    network, with the average of their parameters (`outputs.base.average`).
 
-    >>> committee = Committee(3, lambda: NoteRNN(50, drop_hidden=0.5))
-    >>> committee(torch.zeros(7, 2, 88))[0].shape, committee.eval()(torch.zeros(7, 2, 88))[0].shape
-    (torch.Size([3, 7, 2, 88]), torch.Size([7, 2, 88]))
+    >>> import torch
+    >>> committee = Committee(3, lambda: NoteRNN(88, 50, drop_hidden=0.5))
+    >>> frames = torch.zeros(7, 2, 88)
+    >>> committee(frames)[0].nll(frames).shape, committee.eval()(frames)[0].nll(frames).shape
+    (torch.Size([3, 7, 2]), torch.Size([7, 2]))
     """
 
     def __init__(self, members: int, make: Callable[[], NoteRNN]) -> None:
         super().__init__()
         self.members = nn.ModuleList([make() for _ in range(members)])
+        self.features, self.memory = self.parts[0].features, self.parts[0].memory
 
     @property
     def parts(self) -> list[NoteRNN]:
         """The members."""
         return [*self.members]
 
-    def forward(self, frames: Tensor, state: Moments | None = None) -> tuple[Moments, Moments]:
-        """Logits of the frames after `frames`, and the last hidden state: the members' in a row."""
+    @property
+    def output(self) -> Output:  # type: ignore[override]
+        """The output layer of the first member."""
+        return self.parts[0].output
+
+    def forward(self, inputs: Tensor, state: Moments | None = None) -> tuple[Prediction, Moments]:
+        """The distribution of the frames after `inputs`, and the last hidden state: the members' in a row."""
         count = len(self.members)
         states = [None] * count if state is None else [part.contiguous() for part in _split(state, count)]
-        results = [member(frames, own) for member, own in zip(self.members, states, strict=True)]
-        logits, last = (list(column) for column in zip(*results, strict=True))
-        stacked = Moments.stack(logits)
-        return stacked if self.training else _average(stacked), Moments.cat(last, -1)
+        results = [member(inputs, own) for member, own in zip(self.members, states, strict=True)]
+        contexts = [prediction.contexts[0] for prediction, _ in results]
+        outputs = [member.output for member in self.parts]
+        return (
+            Prediction(outputs, contexts, together=not self.training),
+            Moments.cat([last for _, last in results], -1),
+        )
+
+
+def recurrent(cell: str) -> tuple[Any, dict[str, Any]]:
+    """The class of a cell's layers and the arguments that make it that cell."""
+    if cell not in CELLS:
+        raise ValueError(f"cell must be one of {', '.join(CELLS)}, got {cell!r}")
+    if cell in ("tanh", "relu"):
+        return fastdropout.nn.RNN, {"nonlinearity": cell}
+    kind = getattr(fastdropout.nn, cell.upper(), None)
+    if kind is None:
+        raise ValueError(f"cell {cell} is not in this version, which has tanh and relu")
+    return kind, {}
 
 
 def _split(state: Moments, count: int) -> list[Moments]:
     units = state.shape[-1] // count
     return [state[..., n * units : (n + 1) * units] for n in range(count)]
-
-
-def _average(logits: Moments) -> Moments:
-    return moments(logits.mean.mean(0), None if logits.is_certain else logits.var.mean(0))

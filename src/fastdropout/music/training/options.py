@@ -20,6 +20,15 @@ MAX_TOML = 1 << 20
 """Bytes of a configuration file."""
 
 OPTIONS: tuple[str, ...] = tuple(Config.model_fields)
+NO_MORE_NOISE: dict[str, Any] = {
+    "drop_memory": 0.0,
+    "drop_between": 0.0,
+    "drop_nade_input": 0.0,
+    "drop_nade_hidden": 0.0,
+    "noise_hidden": 0.0,
+    "rule": "fast",
+}
+"""What `drop=0` sets besides the three drop probabilities."""
 
 
 def make_config(
@@ -28,8 +37,8 @@ def make_config(
     """`options` over a preset; every fault is named in one `ConfigError`.
 
     Beside the fields of `Config`, `options` may hold `preset` and `drop`: the latter sets `drop_input`,
-    `drop_hidden` and `drop_output` at once. `drop=0` is the plain RNN, so it also takes away the other
-    noise that a preset may have (`noise_hidden`, the paper's rule).
+    `drop_hidden` and `drop_output` at once. `drop=0` is the plain network, so it also takes away the other
+    noise that a preset may have (all other drop probabilities, `noise_hidden`, the paper's rule).
 
     >>> make_config({"hidden": 0, "drop_hiden": 0.5})
     Traceback (most recent call last):
@@ -105,7 +114,7 @@ def _expand_drop(given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if twice:
         return given, [f"drop sets all three of {', '.join(names)}: give it or {', '.join(twice)}, not both"]
     if drop == 0:
-        given = {"noise_hidden": 0.0, "rule": "fast", **given}
+        given = {**NO_MORE_NOISE, **given}
     return {**given, **dict.fromkeys(names, drop)}, []
 
 

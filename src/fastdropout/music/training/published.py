@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from fastdropout.errors import ConfigError, RunError
-from fastdropout.music.training.checkpoint import read_tensors, sha256, write_tensors
+from fastdropout.music.data.rolls import KEYS
+from fastdropout.music.training.checkpoint import checked_features, read_tensors, sha256, write_tensors
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.model import build_model
 from fastdropout.music.training.network import Network
@@ -82,7 +83,7 @@ def load_model(name: str | os.PathLike[str]) -> Published:
         if wrong:
             raise ValueError(f"{wrong[0]} must be {_ABOUT[wrong[0]].__name__}")
         with torch.random.fork_rng(devices=[]):
-            model = build_model(config)
+            model = build_model(config, checked_features(content.get("features", KEYS)))
         model.load_state_dict(tensors)
     except (ConfigError, KeyError, TypeError, ValueError, RuntimeError) as error:
         why = (str(error).splitlines() or [""])[0][:200]
@@ -96,6 +97,7 @@ def save_model(path: str | os.PathLike[str], model: Network, config: Config, abo
         "model_version": VERSION,
         "config": config.model_dump(exclude_none=True, exclude={"data", "threads"}),
         "about": {key: about[key] for key in _ABOUT},
+        "features": model.features,
     }
     tensors = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
     write_tensors(path, tensors, json.dumps(content, sort_keys=True))

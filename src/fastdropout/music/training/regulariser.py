@@ -10,10 +10,11 @@ from torch import Tensor
 
 from fastdropout.analysis import Regimes, decompose
 from fastdropout.functional import dropout, linear
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
 from fastdropout.music.data.batches import Batch, Chunks, batches
-from fastdropout.music.training.evaluation import Loss, evaluating, frame_nll
+from fastdropout.music.training.evaluation import evaluating
 from fastdropout.music.training.network import NoteRNN
+from fastdropout.music.training.outputs import Loss, Output, Prediction
 from fastdropout.music.training.state import State
 from fastdropout.recurrent.backward import fused_layer
 
@@ -39,9 +40,11 @@ def sample(train: Chunks) -> Batch:
     rows = np.unique(np.linspace(0, len(train) - 1, CHUNKS).round().astype(np.int64))
     at = max(0, train.steps - STEPS) if train.scored[:, -1].all() else 0
     frames, scored = train.frames[rows, at : at + STEPS + 1], train.scored[rows, at : at + STEPS]
-    return next(
-        batches(replace(train, frames=frames, scored=scored, pieces=train.pieces[rows], carry=False), CHUNKS)
-    )
+    memory = train.memory
+    if memory is not None:
+        memory = replace(memory, where=memory.where[rows, at : at + STEPS])
+    few = replace(train, frames=frames, scored=scored, pieces=train.pieces[rows], carry=False, memory=memory)
+    return next(batches(few, CHUNKS))
 
 
 def measure(state: State, batch: Batch) -> Regularisation | None:
@@ -67,11 +70,12 @@ def _quantiles(values: Tensor) -> list[float]:
 
 def _decays(model: NoteRNN, batch: Batch, loss: Loss) -> Tensor:
     """All lambda_i in a row."""
-    if model.rnn.path == "fused" and not model.rnn.weight_noise:
+    one_layer = model.cell == "tanh" and model.rnn.num_layers == 1 and model.skip is None
+    if one_layer and model.rnn.path == "fused" and not model.rnn.weight_noise:
         return torch.cat([decay.flatten() for decay in fused_decays(model, batch, loss).values()])
 
     def objective(model: NoteRNN) -> Tensor:
-        return frame_nll(model(batch.inputs)[0], batch.targets, loss)[batch.mask].mean()
+        return model(batch.inputs)[0].nll(batch.targets, loss, batch.mask).mean()
 
     return decompose(model, objective).decays
 
@@ -81,17 +85,18 @@ def fused_decays(model: NoteRNN, batch: Batch, loss: Loss = "mean") -> dict[str,
 
     The input's part of V[a_t] is computed before the recurrence and goes in through weights of one, so that
     the gradient of this part is delta_t = dJ/dV[a_t], and lambda = sum_t delta_t V[z_t]' for the units z_t
-    after their masks. `decompose` needs no such knowledge of the network, and ten times as long.
+    after their masks. `decompose` needs no such knowledge of the network, and ten times as long; it is used
+    for what comes after the context, the weights of the output layer.
     """
     rnn, out = model.rnn, model.out
     w_ih, w_hh = (rnn.get_parameter(f"weight_{name}_l0").detach() for name in ("ih", "hh"))
     bias = (rnn.get_parameter("bias_ih_l0") + rnn.get_parameter("bias_hh_l0")).detach()
     steps, rows = batch.inputs.shape[:2]
-    x = dropout(Moments.certain(batch.inputs.flatten(0, 1)), rnn.drop_input)
+    x = dropout(model.read(batch.inputs.flatten(0, 1)), rnn.drop_input)
     given = linear(x, w_ih, bias).detach()
     into_hidden = given.var.clone().requires_grad_()
     hidden, _ = fused_layer(
-        moments(given.mean, into_hidden),
+        unchecked_moments(given.mean, into_hidden),
         Moments.certain(given.mean.new_zeros(rows, rnn.hidden_size)),
         torch.eye(rnn.hidden_size, dtype=w_hh.dtype, device=w_hh.device),
         w_hh,
@@ -101,15 +106,24 @@ def fused_decays(model: NoteRNN, batch: Batch, loss: Loss = "mean") -> dict[str,
         noise=rnn.noise_hidden,
         rule=rnn.rule,
     )
-    logits = out(hidden)
-    into_logits = torch.zeros_like(logits.mean, requires_grad=True)
-    logits = moments(logits.mean, logits.var + into_logits).reshape(steps, rows, -1)
-    objective = frame_nll(logits, batch.targets, loss)[batch.mask].mean()
-    by_hidden, by_logits = torch.autograd.grad(objective, (into_hidden, into_logits))
+    context = out(hidden)
+    into_context = torch.zeros_like(context.mean, requires_grad=True)
+    context = unchecked_moments(context.mean, context.var + into_context).reshape(steps, rows, -1)
+    found: dict[str, Tensor] = {}
+    if list(model.output.parameters()):
+        split = decompose(model.output, lambda output: _loss(output, context.detach(), batch, loss))
+        found = {f"output.{name}": part.decay for name, part in split.weights.items()}
+    objective = _loss(model.output, context, batch, loss)
+    by_hidden, by_context = torch.autograd.grad(objective, (into_hidden, into_context))
     seen = hidden.detach()
     after, into_out = (dropout(seen, drop).var for drop in (rnn.drop_hidden, out.drop))
     return {
         "rnn.weight_ih_l0": by_hidden.t() @ x.var,
         "rnn.weight_hh_l0": by_hidden[rows:].t() @ after[:-rows],
-        "out.weight": by_logits.t() @ (into_out if out.propagate else torch.zeros_like(into_out)),
+        "out.weight": by_context.t() @ (into_out if out.propagate else torch.zeros_like(into_out)),
+        **found,
     }
+
+
+def _loss(output: Output, context: Moments, batch: Batch, loss: Loss) -> Tensor:
+    return Prediction([output], [context]).nll(batch.targets, loss, batch.mask).mean()

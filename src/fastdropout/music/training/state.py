@@ -6,16 +6,14 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastdropout.errors import DataError
+from fastdropout.errors import ConfigError, DataError
 from fastdropout.moments import Moments
 from fastdropout.music.data.batches import Batch, Chunks, batches, chunks, count_batches, whole_pieces
 from fastdropout.music.data.corpora import load
-from fastdropout.music.data.rolls import KEYS, SPLITS, Corpus, Roll
+from fastdropout.music.data.rolls import SPLITS, Corpus, Piece
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.model import build_model, build_optimiser, default_threads, initialise_model
 from fastdropout.music.training.network import Network
@@ -78,19 +76,18 @@ class Data:
 
     corpus: Corpus
     train: Chunks
-    valid: Chunks | Sequence[Roll]
+    valid: Chunks | Sequence[Piece]
     """Chunks, or whole pieces where the configuration says so."""
     frames: int
     """Scored frames of an epoch."""
     updates: int
     """Updates of an epoch."""
-    note_counts: npt.NDArray[np.int64]
 
     def valid_batches(self, config: Config) -> list[Batch]:
         """The batches of the valid split, in order."""
         if isinstance(self.valid, Chunks):
             return list(batches(self.valid, max(config.batch, 64)))
-        return list(whole_pieces(self.valid, score_first=config.score_first))
+        return list(whole_pieces(self.valid, score_first=config.score_first, memory=config.memory))
 
 
 def load_corpus(config: Config, progress: object = None) -> Corpus:
@@ -111,40 +108,70 @@ def load_corpus(config: Config, progress: object = None) -> Corpus:
 def prepare(config: Config, corpus: Corpus | None = None) -> Data:
     """Cut a corpus, by default the configuration's, into the chunks of a training."""
     corpus = load_corpus(config) if corpus is None else corpus
+    check_fits(config, corpus)
 
-    def cut(pieces: Sequence[Roll]) -> Chunks:
+    def cut(pieces: Sequence[Piece]) -> Chunks:
         return chunks(
-            pieces, config.chunk, carry=config.carry, score_first=config.score_first, pad=config.pad
+            pieces,
+            config.chunk,
+            carry=config.carry,
+            score_first=config.score_first,
+            pad=config.pad,
+            memory=config.memory,
         )
 
     train = cut(corpus.train)
     valid = cut(corpus.valid) if config.valid == "chunks" else corpus.valid
-    counts = np.zeros(KEYS, np.int64)
-    for piece in corpus.train:
-        counts += piece.sum(axis=0, dtype=np.int64)
     frames = int(train.scored.sum())
     scored = int(valid.scored.sum()) if isinstance(valid, Chunks) else max(map(len, valid)) - 1
     if not frames or scored < 1:
         raise DataError(f"{corpus.name}: its pieces have one frame only, so there is nothing to predict")
-    return Data(corpus, train, valid, frames, count_batches(train, config.batch), counts)
+    return Data(corpus, train, valid, frames, count_batches(train, config.batch))
+
+
+def check_fits(config: Config, corpus: Corpus) -> None:
+    """Raise ConfigError for options that the corpus has no use for."""
+    faults = []
+    if corpus.real and config.output not in (None, "gaussian"):
+        faults.append(f"output must be gaussian for real values, got {config.output}")
+    if not corpus.real and config.output == "gaussian":
+        faults.append("output gaussian is for real values, which the corpus does not have: leave it out")
+    if corpus.real and config.memory:
+        faults.append("memory is for zeros and ones, real values do not occur twice: leave it out")
+    if corpus.real and (config.pad == "front" or config.score_first):
+        faults.append("pad must be end and score_first false for real values, among which 0 is not nothing")
+    if corpus.series and config.transpose:
+        faults.append(f"transpose is for piano rolls: set it to 0, got {config.transpose}")
+    if faults:
+        raise ConfigError(f"{corpus.name}: {'; '.join(faults)}")
+
+
+def settle(config: Config, corpus: Corpus) -> Config:
+    """With what depends on the corpus and the machine: the output layer and the threads."""
+    change: dict[str, object] = {}
+    if config.output is None and corpus.real:
+        change["output"] = "gaussian"
+    if not config.threads:
+        change["threads"] = default_threads(config)
+    return config.model_copy(update=change)
 
 
 def new_state(config: Config, data: Data) -> State:
     """The state before the first update; the same configuration and data always give the same."""
-    state = blank_state(config)
-    initialise_model(state.model, state.config, data.note_counts, sum(map(len, data.corpus.train)))
+    state = blank_state(settle(config, data.corpus), data.corpus.features)
+    initialise_model(state.model, state.config, data.corpus.train)
     if state.averaged is not None:
         state.averaged.load_state_dict(state.model.state_dict())
     return state
 
 
-def blank_state(config: Config) -> State:
+def blank_state(config: Config, features: int) -> State:
     """A state of the right shapes and with no meaningful weights, to be filled."""
     if not config.threads:
         config = config.model_copy(update={"threads": default_threads(config)})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = build_model(config)
+        model = build_model(config, features)
         rng = torch.get_rng_state()
     averaged = copy.deepcopy(model).requires_grad_(False) if config.averaging else None
     return State(config, model, build_optimiser(model, config), averaged, rng)

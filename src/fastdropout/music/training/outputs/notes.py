@@ -1,0 +1,102 @@
+"""Binary features: notes that are independent given the hidden state, and notes one after the other."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fastdropout.functional import expected_logit, sigmoid
+from fastdropout.functional.affine import Method
+from fastdropout.functional.losses import bernoulli_nll, expected_bernoulli_nll
+from fastdropout.functional.nade import Nonlinearity, Walk
+from fastdropout.functional.transfer import Rule
+from fastdropout.moments import Moments
+from fastdropout.music.training.outputs.base import BINS, Loss, Output
+from fastdropout.nn import NADE as NADELayer
+
+
+class IndependentNotes(Output):
+    """A logit for each note: the context itself."""
+
+    @property
+    def ceiling(self) -> float:
+        """Ten times what a fair coin for each note would score."""
+        return 10 * self.features * math.log(2)
+
+    def parameters_of(self, context: Moments, frames: Tensor | None) -> Moments:
+        """The logits."""
+        return context
+
+    def nll(self, parameters: Moments, frames: Tensor, loss: Loss = "mean") -> Tensor:
+        """-log E[p] (`mean`, the paper's) or E[-log p] (`expected`), summed over the notes."""
+        elementwise = bernoulli_nll if loss == "mean" else expected_bernoulli_nll
+        return elementwise(parameters, frames.expand(parameters.shape)).sum(-1)
+
+    def expected(self, parameters: Moments) -> Moments:
+        """Moments of the probabilities."""
+        return sigmoid(parameters)
+
+    def tally(self, parameters: Moments, frames: Tensor, mask: Tensor) -> Tensor:
+        """By the probability that a note was given: how many, their sum, and how many sounded."""
+        p = torch.sigmoid(expected_logit(parameters))[mask].flatten().double()
+        slot = (p * BINS).long().clamp_(0, BINS - 1)
+        weights = (None, p, frames[mask].flatten().double())
+        return torch.stack([torch.bincount(slot, w, BINS).double() for w in weights])
+
+    def noise(self, *shape: int, generator: torch.Generator | None = None) -> Tensor:
+        """Uniform in [0, 1)."""
+        return torch.rand(*shape, generator=generator)
+
+    def choose(self, parameters: Moments, noise: Tensor, temperature: float) -> Tensor:
+        """Notes that sound; the logit of the expected probability is divided by the temperature."""
+        logit = expected_logit(parameters)
+        p = torch.sigmoid(logit / temperature) if temperature else (logit > 0).to(logit.dtype)
+        return (noise < p).to(logit.dtype)
+
+
+class NADE(IndependentNotes):
+    """Notes from the lowest to the highest, each given those below it in its frame (RNN-NADE).
+
+    The context holds the biases of the notes, then those of the NADE's hidden units: (features + units).
+    """
+
+    sequential = True
+
+    def __init__(
+        self,
+        features: int,
+        units: int,
+        *,
+        drop_input: float = 0.0,
+        drop_hidden: float = 0.0,
+        nonlinearity: Nonlinearity = "tanh",
+        rule: Rule = "fast",
+        method: Method = "moments",
+    ) -> None:
+        super().__init__(features)
+        self.nade = NADELayer(
+            features,
+            units,
+            bias=False,
+            drop_input=drop_input,
+            drop_hidden=drop_hidden,
+            nonlinearity=nonlinearity,
+            rule=rule,
+            method=method,
+        )
+
+    @property
+    def size(self) -> int:
+        """The notes and the hidden units."""
+        return self.features + self.nade.hidden_size
+
+    def parameters_of(self, context: Moments, frames: Tensor | None) -> Moments:
+        """Logits of the notes, given those below them in `frames`."""
+        assert frames is not None
+        return self.nade(frames, context[..., self.features :], context[..., : self.features])
+
+    def walk(self, context: Moments) -> Walk:
+        """The notes one after the other."""
+        return self.nade.walk(context[:, self.features :], context[:, : self.features])
