@@ -6,7 +6,9 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import fastdropout as fd
 from fastdropout import Moments
-from fastdropout.recurrent import sampled as drawn
+from fastdropout.recurrent.cells import CELLS, State
+from fastdropout.recurrent.options import Options, Weights
+from fastdropout.recurrent.sampled import sampled_layer
 
 # 16 units: then torch draws Gaussians one by one in the same order, whether a step at a time or all at once.
 UNITS = 16
@@ -19,15 +21,21 @@ OPTIONS = [
     {"drop_hidden": 0.3, "drop_input": 0.1, "nonlinearity": "relu", "bidirectional": True},
     {"drop_hidden": 0.3, "learn_initial": True},
 ]
+CASES = [
+    *(("RNN", options) for options in OPTIONS),
+    *((layer, options) for layer in ("LSTM", "GRU") for options in OPTIONS if "nonlinearity" not in options),
+]
 LENGTHS = {"padded": None, "packed": [11, 3, 7, 7], "one step": [1, 1, 1, 1]}
 
 
 def outcome(rnn, dtype, lengths):
     torch.manual_seed(1)
     depth = rnn.num_layers * (2 if rnn.bidirectional else 1)
-    shapes = [(11, 4, 5), (11, 4, 5), (depth, 4, UNITS), (depth, 4, UNITS)]
+    parts = 2 if isinstance(rnn, fd.nn.LSTM) else 1
+    shapes = [(11, 4, 5)] * 2 + [(depth, 4, UNITS)] * (2 * parts)
     leaves = [torch.rand(shape, dtype=dtype).requires_grad_() for shape in shapes]
-    x, h = Moments(*leaves[:2]), None if rnn.learn_initial else Moments(*leaves[2:])
+    x, *h = [Moments(*leaves[i : i + 2]) for i in range(0, len(leaves), 2)]
+    h = None if rnn.learn_initial else tuple(h) if parts == 2 else h[0]
     given = x
     if lengths is not None:
         packed = [pack_padded_sequence(t, lengths, enforce_sorted=False) for t in (x.mean, x.var)]
@@ -35,22 +43,24 @@ def outcome(rnn, dtype, lengths):
     torch.manual_seed(3)
     output, last = rnn(given, h)
     output = output.data if lengths is not None else output
-    assert output.is_certain
-    assert last.is_certain
+    values = [output, *(last if parts == 2 else [last])]
+    assert all(value.is_certain for value in values)
+    values = [value.mean for value in values]
     torch.manual_seed(2)
-    total = sum((value * torch.randn_like(value)).sum() for value in (output.mean, last.mean))
+    total = sum((value * torch.randn_like(value)).sum() for value in values)
     gradients = torch.autograd.grad(total, [*leaves, *rnn.parameters()], allow_unused=True)
-    return [output.mean, last.mean, *gradients]
+    return [*values, *gradients]
 
 
 @pytest.mark.parametrize("method", ["mask", "gaussian"])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(("layer", "options"), CASES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", LENGTHS)
-def test_is_the_same_function_as_the_reference(method, options, dtype, kind):
+def test_is_the_same_function_as_the_reference(method, layer, options, dtype, kind):
     torch.manual_seed(0)
-    reference = fd.nn.RNN(5, UNITS, dtype=dtype, method=method, fused=False, **options)
-    quick = fd.nn.RNN(5, UNITS, dtype=dtype, method=method, **options)
+    make = getattr(fd.nn, layer)
+    reference = make(5, UNITS, dtype=dtype, method=method, fused=False, **options)
+    quick = make(5, UNITS, dtype=dtype, method=method, **options)
     quick.load_state_dict(reference.state_dict())
     assert reference.path == "reference"
     assert quick.path == "fused"
@@ -63,32 +73,31 @@ def test_is_the_same_function_as_the_reference(method, options, dtype, kind):
             assert (a - b).abs().max() <= tolerance * max(1.0, b.abs().max().item())
 
 
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 @pytest.mark.parametrize("method", ["mask", "gaussian"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("check", [torch.autograd.gradcheck, torch.autograd.gradgradcheck])
-def test_gradients_by_finite_differences(method, reverse, check):
+def test_gradients_by_finite_differences(cell, method, reverse, check):
     torch.manual_seed(0)
-    tensors = [
-        torch.randn(8, 2),
-        torch.rand(8, 2),
-        torch.randn(3, 3),
-        torch.rand(3, 3),
-        torch.randn(3, 2),
-        torch.randn(3, 3),
-        torch.randn(3),
-    ]
+    shapes = [(8, 2), (3, 3), *([(3, 3)] if cell.carries == "cell" else [])]
+    tensors = [t for shape in shapes for t in (torch.randn(shape), torch.rand(shape))]
+    end = len(tensors)
+    tensors += [torch.randn(cell.gates * 3, 2), torch.randn(cell.gates * 3, 3), torch.randn(cell.slots * 3)]
     tensors = [t.double().requires_grad_() for t in tensors]
+    options = Options(
+        (3, 2, 2, 1), drop_input=0.2, drop_hidden=0.3, noise=0.1, method=method, reverse=reverse
+    )
 
-    def call(xm, xv, hm, hv, *weights):
+    def call(*tensors):
         torch.manual_seed(4)
-        x, h = Moments(xm, xv), Moments(hm, hv)
-        options = {"drop_input": 0.2, "drop_hidden": 0.3, "noise": 0.1, "reverse": reverse}
-        output, last = drawn.drawn_layer(x, h, *weights, [3, 2, 2, 1], method=method, **options)
-        return output.mean, last.mean
+        x, *state = [Moments(*tensors[i : i + 2]) for i in range(0, end, 2)]
+        output, last = sampled_layer(cell, x, State(*state), Weights(*tensors[end:]), options)
+        return tuple(m.mean for m in (output, *last) if m is not None)
 
-    if method == "mask":  # which sees no variance
-        tensors[1].requires_grad_(False)
-        tensors[3].requires_grad_(False)
+    # Under "mask" no variance is seen, and of a cell under either method none.
+    unseen = range(1, end, 2) if method == "mask" else range(5, end, 2)
+    for i in unseen:
+        tensors[i].requires_grad_(False)
     assert check(call, tensors, fast_mode=check is torch.autograd.gradgradcheck)
 
 

@@ -19,6 +19,11 @@ def check_method(method: str) -> None:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
 
 
+def effective_method(method: Method, training: bool) -> Method:
+    """What `method` means now: the paper's sampling variant draws in training only."""
+    return "moments" if method == "gaussian" and not training else method
+
+
 def affine(
     x: Moments,
     weight: Tensor | Moments,

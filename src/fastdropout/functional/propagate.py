@@ -92,3 +92,20 @@ def multiply_independent(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
     if a.is_certain and b.is_certain:
         return Moments.certain(mean)
     return moments(mean, a.var * b.var + a.var * b.mean**2 + a.mean**2 * b.var)
+
+
+def mix_independent(z: Moments, a: Moments, b: Moments) -> Moments:
+    """(1 - z) a + z b for independent z, a, b: what a GRU makes of its old state and a new one.
+
+    E = E[a] + E[z] (E[b] - E[a])
+    V = ((1 - E[z])^2 + V[z]) V[a] + (E[z]^2 + V[z]) V[b] + V[z] (E[b] - E[a])^2
+
+    Exact; to add the products (1 - z) a and z b as if they were independent would be wrong: z is in both.
+    """
+    z, a, b = as_moments(z), as_moments(a), as_moments(b)
+    gap = b.mean - a.mean
+    mean = a.mean + z.mean * gap
+    if z.is_certain and a.is_certain and b.is_certain:
+        return Moments.certain(mean)
+    stays = 1 - z.mean
+    return moments(mean, (stays**2 + z.var) * a.var + (z.mean**2 + z.var) * b.var + z.var * gap**2)

@@ -113,6 +113,7 @@ def expected_logit(x: Moments | Tensor) -> Tensor:
 # The other numbers are fitted to quadrature over mean [0, 40] x variance [0, 1000]: the first three for the
 # least maximal error of the mean, the last for the least bias of the variance in recurrences (docs/rules.md).
 _SLOPE, _BEND_SMALL, _BEND_LARGE, _MIX = 1.35, 0.33, 0.076, 4.0
+_LARGEST_BEND = 1e18
 
 
 def _tanh_fast(m: Tensor, v: Tensor) -> Moments:
@@ -137,7 +138,8 @@ def _squash(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     w = v * (math.pi / 2 + (2 - math.pi / 2) * e)
     c = torch.rsqrt(1 + w)
     d = w * c**2 / (1 + c)  # 1 - c without cancellation
-    b = (_BEND_LARGE + (_BEND_SMALL - _BEND_LARGE) * e) * c**3 * m**2
+    # (c m)^2, not c^2 m^2, which overflows for large means; nor does the bound show beside 1.
+    b = torch.clamp((_BEND_LARGE + (_BEND_SMALL - _BEND_LARGE) * e) * c * (c * m) ** 2, max=_LARGEST_BEND)
     return m * ((c + b) / (1 + b)), d
 
 
@@ -151,10 +153,14 @@ def _sigmoid_paper(m: Tensor, v: Tensor) -> Moments:
     E[y]   ~ sigmoid(m / sqrt(1 + pi v / 8))
     E[y^2] ~ sigmoid(A (m - B) / sqrt(1 + pi A^2 v / 8))
     """
-    mean = torch.sigmoid(m * torch.rsqrt(1 + math.pi / 8 * v))
-    square = torch.sigmoid(_A * (m - _B) * torch.rsqrt(1 + math.pi / 8 * _A**2 * v))
-    # Never negative in exact arithmetic; float32 rounds it to -1.2e-7, for example at m = 52, v = 22.
-    return moments(mean, torch.clamp(square - mean**2, min=0))
+    z = m * torch.rsqrt(1 + math.pi / 8 * v)
+    z_square = _A * (m - _B) * torch.rsqrt(1 + math.pi / 8 * _A**2 * v)
+    mean = torch.sigmoid(z)
+    # V = E[y^2] - E[y]^2, for m > 0 as E[1 - y] (1 + E[y]) - (1 - E[y^2]): terms as small as V itself.
+    below = torch.sigmoid(z_square) - mean**2
+    above = torch.sigmoid(-z) * (1 + mean) - torch.sigmoid(-z_square)
+    # The fit itself is never negative; float32 rounds it to about -1e-8 where the two terms are equal.
+    return moments(mean, torch.clamp(torch.where(m > 0, above, below), min=0))
 
 
 # Monahan & Stefanski (1992): sigmoid(x) ~ sum_i P_i Phi(x / C_i), to 4.4e-5.

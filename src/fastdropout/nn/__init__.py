@@ -2,17 +2,22 @@
 
 from fastdropout.nn import init
 from fastdropout.nn.activation import Identity, ReLU, Sequential, Sigmoid, Softmax, Tanh
+from fastdropout.nn.cells import GRUCell, LSTMCell, RNNCell
+from fastdropout.nn.layers import GRU, LSTM, RNN
 from fastdropout.nn.linear import Dropout, Linear, NoisyLinear
 from fastdropout.nn.nade import NADE
 from fastdropout.nn.noise import kl
 from fastdropout.nn.packed import PackedMoments, pad_packed_sequence
-from fastdropout.nn.recurrent import RNN, RNNCell
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "NADE",
     "RNN",
     "Dropout",
+    "GRUCell",
     "Identity",
+    "LSTMCell",
     "Linear",
     "NoisyLinear",
     "PackedMoments",

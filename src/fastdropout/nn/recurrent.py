@@ -1,53 +1,42 @@
-"""Recurrent layers of moments, with the arguments, weights and shapes of `torch.nn`."""
+"""What all recurrent layers of moments have in common; `rnn.py`, `lstm.py` and `gru.py` say what differs."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import _VF, Tensor, nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from fastdropout.functional.affine import Method, affine, check_method
-from fastdropout.functional.propagate import add_independent, check_drop
-from fastdropout.functional.transfer import Rule, check_rule
-from fastdropout.moments import Moments, as_moments, moments
+from fastdropout.functional.affine import METHODS, Method, effective_method
+from fastdropout.functional.propagate import check_drop
+from fastdropout.functional.transfer import RULES, Rule
+from fastdropout.moments import Moments, as_moments, unchecked_moments
+from fastdropout.nn.checked import Choice, Drop, Variance
 from fastdropout.nn.noise import add_weight_noise, noisy
 from fastdropout.nn.packed import PackedMoments
-from fastdropout.recurrent import backward as fused
-from fastdropout.recurrent import kernel
-from fastdropout.recurrent import reference as recurrence
-from fastdropout.recurrent import sampled as drawn
-from fastdropout.recurrent.reference import activate
+from fastdropout.recurrent import fused, kernel, reference, sampled
+from fastdropout.recurrent.cells import CELLS, Cell, State
+from fastdropout.recurrent.options import Options, Weights
 
 log = logging.getLogger(__name__)
 
-_MODES = {"tanh": "RNN_TANH", "relu": "RNN_RELU"}
 
-
-class RNN(nn.RNNBase):
-    """`torch.nn.RNN` with dropout noise integrated out: `Moments` in the places of tensors.
-
-    Arguments, parameter names, shapes, `(output, h_n)` and `hx` are those of `torch.nn.RNN`; a state dict of
-    one loads into the other, and with nothing dropped they compute the same.
-
-    >>> rnn = RNN(3, 5, drop_input=0.1, drop_hidden=0.2)
-    >>> output, h_n = rnn(torch.ones(7, 2, 3))
-    >>> output.mean.shape, output.var.shape, h_n.shape
-    (torch.Size([7, 2, 5]), torch.Size([7, 2, 5]), torch.Size([1, 2, 5]))
+class RecurrentBase(nn.RNNBase):
+    """Layers, directions, packing, initial states and the choice of a path, for every cell.
 
     Args:
-        input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, bidirectional, device, dtype:
-            as in `torch.nn.RNN`.
-        dropout: `torch.nn.RNN`'s name and place for `drop_between`.
+        mode: of `torch.nn.RNNBase`.
+        cell: the name of a cell of `fastdropout.recurrent.cells`.
+        dropout: `torch.nn`'s name and place for `drop_between`.
         drop_input: probability that an input is zeroed.
         drop_hidden: probability that a hidden unit is zeroed on its way to the next step.
         drop_between: probability that a unit is zeroed on its way to the next layer.
         noise_hidden: a variance added to every hidden unit after its transfer function, at every step.
-        rule: how exactly tanh is integrated: `"fast"`, `"accurate"` or `"paper"`.
+        rule: how exactly tanh and sigmoid are integrated: `"fast"`, `"accurate"` or `"paper"`.
         method: `"moments"` integrates the noise out. `"gaussian"` draws every pre-synaptic unit from its
             moments, the paper's sampling variant. `"mask"` draws everything: masks at every step (ordinary
             dropout), noisy weights once a call (Graves, 2011). In `eval()` nothing is drawn: `"gaussian"`
@@ -57,22 +46,42 @@ class RNN(nn.RNNBase):
         weight_noise: adaptive weight noise: every weight is a Gaussian of which the mean and the log standard
             deviation are learnt; add `fastdropout.nn.kl(model) / n` to the loss.
         weight_std: the standard deviation that noisy weights start with.
-        fused: use the fast path where it serves (all but `"gaussian"` with weight noise); False for the
-            reference.
+        fused: use the fast path where it serves (all but `"gaussian"` with weight noise, and `proj_size`);
+            False for the reference.
         recompute: keep only the outputs for the backward pass of the fast path and compute the rest again in
             chunks of steps: memory beyond the outputs grows with the root of the number of steps.
     """
 
+    drop_input, drop_hidden, drop_between = Drop(), Drop(), Drop()
+    noise_hidden = Variance()
+    rule = Choice[Rule](RULES)
+    method = Choice[Method](METHODS)
+
+    _defaults: ClassVar[dict[str, Any]] = {
+        "drop_input": 0.0,
+        "drop_hidden": 0.0,
+        "drop_between": 0.0,
+        "noise_hidden": 0.0,
+        "rule": "fast",
+        "method": "moments",
+        "learn_initial": False,
+        "weight_noise": False,
+        "fused": True,
+        "recompute": False,
+    }
+
     def __init__(
         self,
+        mode: str,
+        cell: str,
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        nonlinearity: str = "tanh",
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        proj_size: int = 0,
         device: Any = None,
         dtype: Any = None,
         *,
@@ -88,47 +97,45 @@ class RNN(nn.RNNBase):
         fused: bool = True,
         recompute: bool = False,
     ) -> None:
-        if nonlinearity not in _MODES:
-            raise ValueError(f"nonlinearity must be one of {', '.join(_MODES)}, got {nonlinearity!r}")
         if dropout and drop_between:
             raise ValueError(
                 f"give dropout or drop_between, which are the same, got {dropout} and {drop_between}"
             )
-        drops = (
-            check_drop(drop_input, "drop_input"),
-            check_drop(drop_hidden, "drop_hidden"),
-            check_drop(dropout or drop_between, "dropout" if dropout else "drop_between"),
-        )
-        if not 0 <= noise_hidden < math.inf:
-            raise ValueError(f"noise_hidden must be finite and at least 0, got {noise_hidden}")
-        check_rule(rule)
-        check_method(method)
+        between = check_drop(dropout or drop_between, "dropout" if dropout else "drop_between")
         # The base class is told the rate only for its own warning, that one layer has no layers between.
         super().__init__(
-            _MODES[nonlinearity],
+            mode,
             input_size,
             hidden_size,
             num_layers,
             bias,
             batch_first,
-            drops[2],
+            between,
             bidirectional,
+            proj_size,
             device=device,
             dtype=dtype,
         )
-        self.nonlinearity = nonlinearity
-        self.drop_input, self.drop_hidden, self.drop_between = drops
-        self.noise_hidden = float(noise_hidden)
+        self._cell_name = cell
+        self.drop_input, self.drop_hidden, self.drop_between = drop_input, drop_hidden, between
+        self.noise_hidden = noise_hidden
         self.rule, self.method = rule, method
         self.learn_initial, self.weight_noise = learn_initial, weight_noise
         self.fused, self.recompute = fused, recompute
         if learn_initial:
-            shape = (self._depth, hidden_size)
-            self.initial_mean = nn.Parameter(torch.zeros(shape, device=device, dtype=dtype))
-            self.initial_log_var = nn.Parameter(torch.full(shape, math.log(0.01), device=device, dtype=dtype))
+            for name, units in self._state_sizes().items():
+                zeros = torch.zeros(self._depth, units, device=device, dtype=dtype)
+                self.register_parameter(f"initial_{name}mean", nn.Parameter(zeros))
+                start = torch.full_like(zeros, math.log(0.01))
+                self.register_parameter(f"initial_{name}log_var", nn.Parameter(start))
         if weight_noise:
             for name in [name for names in self._all_weights for name in names]:
                 add_weight_noise(self, name, weight_std)
+
+    @property
+    def cell(self) -> Cell:
+        """The element-wise part of a step."""
+        return CELLS[self._cell_name]
 
     @property
     def _directions(self) -> int:
@@ -138,171 +145,192 @@ class RNN(nn.RNNBase):
     def _depth(self) -> int:
         return self.num_layers * self._directions
 
-    def forward(
-        self, input: Tensor | Moments | PackedSequence, hx: Tensor | Moments | None = None
-    ) -> tuple[Any, Moments]:
-        """All hidden units of the last layer, and the last ones of all layers; see `torch.nn.RNN`."""
+    def _state_sizes(self) -> dict[str, int]:
+        """The units of the parts of a state, by the names that their learnt initial values have."""
+        sizes = {"": self.proj_size or self.hidden_size}
+        return {**sizes, "cell_": self.hidden_size} if self.cell.carries == "cell" else sizes
+
+    def _parts(self, hx: Any) -> list[Any]:
+        """The parts of a given state: of an LSTM two, else one."""
+        if self.cell.carries != "cell":
+            return [hx]
+        if not isinstance(hx, tuple | list) or len(hx) != 2:
+            raise TypeError(f"hx must be a pair (h_0, c_0), got {type(hx).__name__}")
+        return list(hx)
+
+    def forward(self, input: Tensor | Moments | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
+        """All hidden units of the last layer, and the last state of all layers, as in `torch.nn`."""
         if isinstance(input, PackedSequence):
             data, sizes, sorted_indices, unsorted_indices = input
             x = as_moments(data)
-            h = self._initial(x, hx, int(sizes[0]))
-            h = h if sorted_indices is None or hx is None else h[:, sorted_indices]
-            self.check_forward_args(x.mean, h.mean, sizes)
-            output, h_n = self._run(x, h, sizes.tolist())
-            h_n = h_n if unsorted_indices is None else h_n[:, unsorted_indices]
-            return PackedMoments(output, sizes, sorted_indices, unsorted_indices), h_n  # type: ignore[arg-type]
+            parts = self._initial(x, hx, int(sizes[0]))
+            if sorted_indices is not None and hx is not None:
+                parts = [part[:, sorted_indices] for part in parts]
+            self._check(x, parts, int(sizes[0]))
+            output, last = self._run(x, parts, sizes.tolist())
+            if unsorted_indices is not None:
+                last = [part[:, unsorted_indices] for part in last]
+            packed = PackedMoments(output, sizes, sorted_indices, unsorted_indices)  # type: ignore[arg-type]
+            return packed, self._state(last)
         x = as_moments(input)
+        name = type(self).__name__
         if x.ndim not in (2, 3):
-            raise ValueError(f"RNN: Expected input to be 2D or 3D, got {x.ndim}D tensor instead")
-        batched = x.ndim == 3
-        if not batched:
-            if hx is not None and hx.ndim != 2:
+            raise ValueError(f"{name}: Expected input to be 2D or 3D, got {x.ndim}D tensor instead")
+        batched, given = x.ndim == 3, None if hx is None else self._parts(hx)
+        kind = "batched 3-D" if batched else "unbatched 2-D"
+        for part in given or ():
+            if part.ndim != x.ndim:
                 raise RuntimeError(
-                    f"For unbatched 2-D input, hx should also be 2-D but got {hx.ndim}-D tensor"
+                    f"For {kind} input, hx should also be {x.ndim}-D but got {part.ndim}-D tensor"
                 )
-            x, hx = x.unsqueeze(1), None if hx is None else hx.unsqueeze(1)
-        elif hx is not None and hx.ndim != 3:
-            raise RuntimeError(f"For batched 3-D input, hx should also be 3-D but got {hx.ndim}-D tensor")
+        if not batched:
+            x = x.unsqueeze(1)
+            hx = None if given is None else self._joined([part.unsqueeze(1) for part in given])
         elif self.batch_first:
             x = x.transpose(0, 1)
         steps, batch = x.shape[:2]
         if steps == 0:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
-        h = self._initial(x, hx, batch)
-        rows = x.flatten(0, 1)
-        self.check_forward_args(rows.mean, h.mean, torch.tensor([batch]))
-        output, h_n = self._run(rows, h, [batch] * steps)
+        parts, rows = self._initial(x, hx, batch), x.flatten(0, 1)
+        self._check(rows, parts, batch)
+        output, last = self._run(rows, parts, [batch] * steps)
         output = output.reshape(steps, batch, output.shape[-1])
         if not batched:
-            return output.squeeze(1), h_n.squeeze(1)
-        return (output.transpose(0, 1) if self.batch_first else output), h_n
+            return output.squeeze(1), self._state([part.squeeze(1) for part in last])
+        return (output.transpose(0, 1) if self.batch_first else output), self._state(last)
 
-    def _initial(self, x: Moments, hx: Tensor | Moments | None, batch: int) -> Moments:
+    def _joined(self, parts: list[Any]) -> Any:
+        return tuple(parts) if self.cell.carries == "cell" else parts[0]
+
+    _state = _joined
+
+    def _check(self, x: Moments, parts: list[Moments], batch: int) -> None:
+        """Raise what torch.nn raises for inputs and states that do not fit."""
+        self.check_input(x.mean, batch)  # type: ignore[arg-type]  # only asks whether there is one
+        for name, part, units in zip(("hidden", "cell"), parts, self._state_sizes().values(), strict=False):
+            text = f"Expected {name} size {{}}, got {{}}"
+            self.check_hidden_size(part.mean, (self._depth, batch, units), text)
+
+    def _initial(self, x: Moments, hx: Any, batch: int) -> list[Moments]:
         if hx is not None:
-            return as_moments(hx)
-        shape = (self._depth, batch, self.hidden_size)
-        if self.learn_initial:
-            learnt = moments(self.initial_mean, self.initial_log_var.exp())
-            return learnt.unsqueeze(1).expand(*shape)
-        return Moments.certain(torch.zeros(shape, dtype=x.dtype, device=x.device))
+            return [as_moments(part) for part in self._parts(hx)]
+        parts = []
+        for name, units in self._state_sizes().items():
+            shape = (self._depth, batch, units)
+            if self.learn_initial:
+                mean, log_var = (getattr(self, f"initial_{name}{what}") for what in ("mean", "log_var"))
+                parts.append(unchecked_moments(mean, log_var.exp()).unsqueeze(1).expand(*shape))
+            else:
+                parts.append(Moments.certain(torch.zeros(shape, dtype=x.dtype, device=x.device)))
+        return parts
 
-    def _run(self, x: Moments, h_0: Moments, sizes: Sequence[int]) -> tuple[Moments, Moments]:
+    def _run(self, x: Moments, parts: list[Moments], sizes: Sequence[int]) -> tuple[Moments, list[Moments]]:
         """All layers on rows laid out as in a `PackedSequence`."""
-        if self._is_plain(x, h_0):
+        if self._is_plain(x, parts):
             self._log("torch")
-            return self._run_plain(x.mean, h_0.mean, sizes)
+            output, last = self._run_plain(x.mean, [part.mean for part in parts], sizes)
+            return Moments.certain(output), [Moments.certain(part) for part in last]
         method = self._method
         if method == "mask":
-            x, h_0 = Moments.certain(x.sample()), Moments.certain(h_0.sample())
-        last: list[Moments] = []
+            x, parts = Moments.certain(x.sample()), [Moments.certain(part.sample()) for part in parts]
+        states: list[State] = []
         for layer in range(self.num_layers):
             outputs = []
             for direction in range(self._directions):
                 index = layer * self._directions + direction
-                weights = self._weights(index)
-                options: dict[str, Any] = {
-                    "drop_input": self.drop_between if layer else self.drop_input,
-                    "drop_hidden": self.drop_hidden,
-                    "noise": self.noise_hidden,
-                    "nonlinearity": self.nonlinearity,
-                    "rule": self.rule,
-                    "reverse": direction == 1,
-                }
-                if self._is_fused and fused.fits(x, h_0, *weights):
-                    self._log("fused")
-                    output, h_n = self._run_fused(x, h_0[index], weights, sizes, options)
-                else:
-                    self._log("reference")
-                    output, h_n = recurrence.layer(x, h_0[index], *weights, sizes, method=method, **options)
-                outputs.append(output)
-                last.append(h_n)
+                drop = self.drop_between if layer else self.drop_input
+                options = self.options(sizes, drop, reverse=direction == 1)
+                state = State(*(part[index] for part in parts))
+                made, last_state = self._run_layer(x, state, self.layer_weights(index), options)
+                outputs.append(made)
+                states.append(last_state)
             x = Moments.cat(outputs, -1) if self.bidirectional else outputs[0]
-        return x, Moments.stack(last)
+        columns = zip(*states, strict=True)
+        return x, [Moments.stack(column) for column in columns if column[0] is not None]
 
-    def _run_fused(
-        self,
-        x: Moments,
-        h_0: Moments,
-        weights: tuple[Any, Any, Any],
-        sizes: Sequence[int],
-        options: dict[str, Any],
-    ) -> tuple[Moments, Moments]:
-        if self._method == "moments":
-            return fused.fused_layer(x, h_0, *weights, sizes, recompute=self.recompute, **options)
-        options = {name: value for name, value in options.items() if name != "rule"}
-        return drawn.drawn_layer(x, h_0, *weights, sizes, method=self._method, **options)
+    def options(self, sizes: Sequence[int], drop_input: float, *, reverse: bool = False) -> Options:
+        """What the engine is told for one layer and direction."""
+        return Options(
+            tuple(sizes),
+            drop_input,
+            self.drop_hidden,
+            self.noise_hidden,
+            self.rule,
+            self._method,
+            reverse,
+            self.recompute,
+        )
+
+    def _run_layer(
+        self, x: Moments, state: State, weights: Weights, options: Options
+    ) -> tuple[Moments, State]:
+        if not self._is_fused or not fused.supports(x, state, weights):
+            self._log("reference")
+            return reference.layer(self.cell, x, state, weights, options)
+        self._log("fused")
+        run = fused.fused_layer if options.method == "moments" else sampled.sampled_layer
+        return run(self.cell, x, state, weights, options)
 
     @property
     def _method(self) -> Method:
-        return "moments" if self.method == "gaussian" and not self.training else self.method
+        return effective_method(self.method, self.training)
 
     @property
     def _is_fused(self) -> bool:
         """Whether the fast path serves these options; the reference serves all."""
-        return self.fused and not (self.weight_noise and self._method == "gaussian")
+        return self.fused and not self.proj_size and not (self.weight_noise and self._method == "gaussian")
 
-    def _weights(self, index: int) -> tuple[Any, Any, Any]:
-        """Input and hidden weights of a layer and direction, and the sum of their biases."""
-        weights: list[Any] = [getattr(self, name) for name in self._all_weights[index]]
-        if self.weight_noise:
-            weights = [noisy(self, name) for name in self._all_weights[index]]
-            if self._method == "mask":
-                weights = [w.sample() for w in weights]
-        w_ih, w_hh, *biases = weights
-        if not biases:
-            return w_ih, w_hh, None
-        if isinstance(biases[0], Moments):
-            return w_ih, w_hh, add_independent(*biases)
-        return w_ih, w_hh, biases[0] + biases[1]
+    def layer_weights(self, index: int) -> Weights:
+        """The weights of a layer and direction as the engine takes them, Gaussian under weight noise."""
+        named: dict[str, Any] = {}
+        for name in self._all_weights[index]:
+            weight: Any = noisy(self, name) if self.weight_noise else getattr(self, name)
+            if self.weight_noise and self._method == "mask":
+                weight = weight.sample()
+            named[name.split("_l")[0]] = weight
+        bias = self.cell.bias(named["bias_ih"], named["bias_hh"]) if self.bias else None
+        w_ih = self.cell.input_weight(named["weight_ih"])
+        return Weights(w_ih, named["weight_hh"], bias, named.get("weight_hr"))
 
-    def _is_plain(self, x: Moments, h_0: Moments) -> bool:
-        """Whether no variance arises, so that the pass is that of `torch.nn.RNN`."""
+    def _is_plain(self, x: Moments, parts: Sequence[Moments]) -> bool:
+        """Whether no variance arises, so that the pass is that of `torch.nn`."""
         if self.method == "mask" and not self.training:
             return True
-        if self.rule == "paper" and self.nonlinearity == "tanh" and self._method == "moments":
+        if self.rule == "paper" and self._cell_name != "relu" and self._method == "moments":
             return False  # this rule finds a variance in certain units
         random = self.drop_input or self.drop_hidden or self.noise_hidden or self.weight_noise
         if self.num_layers > 1:
             random = random or self.drop_between
-        return not random and x.is_certain and h_0.is_certain
+        return not random and x.is_certain and all(part.is_certain for part in parts)
 
-    def _run_plain(self, x: Tensor, h_0: Tensor, sizes: Sequence[int]) -> tuple[Moments, Moments]:
+    def _run_plain(self, x: Tensor, parts: list[Tensor], sizes: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
         """The ordinary pass of torch's own kernel, with (1 - drop) times the units."""
         weights = []
         for index, names in enumerate(self._all_weights):
             drop = self.drop_input if index < self._directions else self.drop_between
-            keeps = (1 - drop, 1 - self.drop_hidden, 1.0, 1.0)
-            for name, keep in zip(names, keeps, strict=False):
+            keeps = (1 - drop, 1 - self.drop_hidden)
+            for name in names:
                 weight = getattr(self, name)
+                keep = keeps["_hh_" in name] if name.startswith("weight_") and "_hr_" not in name else 1.0
                 weights.append(weight if keep == 1 else weight * keep)
-        run = _VF.rnn_tanh if self.nonlinearity == "tanh" else _VF.rnn_relu
+        given: Any = [part.contiguous() for part in parts]
+        given = given if self.cell.carries == "cell" else given[0]
+        run = getattr(torch._VF, self.mode.lower())
         options = (self.bias, self.num_layers, 0.0, self.training, self.bidirectional)
         if min(sizes) == max(sizes):
             steps = x.view(len(sizes), sizes[0], x.shape[-1])
-            output, h_n = run(steps, h_0.contiguous(), weights, *options, False)
-            output = output.flatten(0, 1)
-        else:
-            output, h_n = run(x, torch.tensor(sizes), h_0.contiguous(), weights, *options)
-        return Moments.certain(output), Moments.certain(h_n)
+            output, *last = run(steps, given, weights, *options, False)
+            return output.flatten(0, 1), last
+        output, *last = run(x, torch.tensor(sizes), given, weights, *options)
+        return output, last
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""
-        text = [super().extra_repr().split(", dropout=")[0]]
-        defaults = {
-            "nonlinearity": "tanh",
-            "drop_input": 0.0,
-            "drop_hidden": 0.0,
-            "drop_between": 0.0,
-            "noise_hidden": 0.0,
-            "rule": "fast",
-            "method": "moments",
-            "learn_initial": False,
-            "weight_noise": False,
-            "fused": True,
-            "recompute": False,
-        }
-        given = {k: getattr(self, k) for k in defaults}
-        text += [f"{k}={value!r}" for k, value in given.items() if value != defaults[k]]
+        text = [str(self.input_size), str(self.hidden_size)]
+        shown = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "bidirectional": False}
+        for name, default in {**shown, **self._defaults}.items():
+            if (value := getattr(self, name)) != default:
+                text.append(f"{name}={value!r}")
         text.append(f"path={self.path}")
         if self.path == "fused" and not kernel.has_what_serves(getattr(self, self._all_weights[0][0])):
             text.append(f"kernel={kernel.status()!r}")
@@ -312,49 +340,10 @@ class RNN(nn.RNNBase):
     def path(self) -> str:
         """How a certain input is computed: by `torch` (no variance arises), `fused` or `reference`."""
         nothing = Moments.certain(torch.zeros(1))
-        if not self.learn_initial and self._is_plain(nothing, nothing):
+        if not self.learn_initial and self._is_plain(nothing, [nothing]):
             return "torch"
         return "fused" if self._is_fused else "reference"
 
     def _log(self, path: str) -> None:
         if not torch.compiler.is_compiling():  # a logger would break the graph
             log.debug("%s(%d, %d) path: %s", type(self).__name__, self.input_size, self.hidden_size, path)
-
-
-class RNNCell(nn.RNNCell):
-    """`torch.nn.RNNCell` with dropout noise integrated out: one step, of `Moments`.
-
-    >>> cell = RNNCell(3, 5, drop_hidden=0.5)
-    >>> h = cell(torch.ones(2, 3))
-    >>> h = cell(torch.ones(2, 3), h)
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        nonlinearity: str = "tanh",
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        drop_input: float = 0.0,
-        drop_hidden: float = 0.0,
-        rule: Rule = "fast",
-    ) -> None:
-        if nonlinearity not in _MODES:
-            raise ValueError(f"nonlinearity must be one of {', '.join(_MODES)}, got {nonlinearity!r}")
-        super().__init__(input_size, hidden_size, bias, nonlinearity, device, dtype)
-        check_rule(rule)
-        self.drop_input = check_drop(drop_input, "drop_input")
-        self.drop_hidden = check_drop(drop_hidden, "drop_hidden")
-        self.rule = rule
-
-    def forward(self, input: Tensor | Moments, hx: Tensor | Moments | None = None) -> Moments:  # type: ignore[override]
-        """The next hidden state."""
-        x = as_moments(input)
-        if hx is None:
-            hx = torch.zeros(*x.shape[:-1], self.hidden_size, dtype=x.dtype, device=x.device)
-        pre = affine(x, self.weight_ih, self.bias_ih, self.drop_input)
-        rec = affine(as_moments(hx), self.weight_hh, self.bias_hh, self.drop_hidden)
-        return activate(add_independent(pre, rec), self.nonlinearity, self.rule)  # type: ignore[arg-type]

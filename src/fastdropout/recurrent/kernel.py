@@ -6,57 +6,77 @@ import ctypes
 import functools
 
 import torch
+from torch import Tensor
 
 from fastdropout.recurrent import compiler
+from fastdropout.recurrent.cells import Cell
 
 RULES = {"fast": 0, "paper": 1}
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 
-class Forward(ctypes.Structure):
-    """Of kernel.c: what a chunk of forward steps works on, as addresses."""
-
-    _fields_ = (
+def _structure(numbers: tuple[str, ...], *names: str) -> list[tuple[str, type]]:
+    """Units and rule, then addresses, then numbers."""
+    return [
         ("units", ctypes.c_int64),
         ("rule", ctypes.c_int64),
-        *[(name, ctypes.c_void_p) for name in ("pre_m", "pre_v", "rec_m", "rec_v", "bias")],
-        *[(name, ctypes.c_void_p) for name in ("out_m", "out_v", "out_u")],
-        ("noise", ctypes.c_double),
-        ("drop", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in names),
+        *((name, ctypes.c_double) for name in numbers),
+    ]
+
+
+class Forward(ctypes.Structure):
+    """Of cells.h: what a chunk of forward steps works on, as addresses."""
+
+    _fields_ = _structure(
+        ("noise", "keep", "spread"),
+        *("pre_m", "pre_v", "rec_m", "rec_v", "bias", "out_m", "out_v", "out_u", "carry_m", "carry_v"),
     )
 
 
 class Backward(ctypes.Structure):
-    """Of kernel.c: what a chunk of backward steps works on, as addresses."""
+    """Of cells.h: what a chunk of backward steps works on, as addresses."""
 
-    _fields_ = (
-        ("units", ctypes.c_int64),
-        ("rule", ctypes.c_int64),
-        *[(name, ctypes.c_void_p) for name in ("pre_m", "pre_v", "out_m", "grad_m", "grad_v")],
-        *[(name, ctypes.c_void_p) for name in ("next_m", "next_u", "last_m", "last_v", "dpre_m", "dpre_v")],
-        ("drop", ctypes.c_double),
+    _fields_ = _structure(
+        ("keep", "spread"),
+        *("pre_m", "pre_v", "out_m", "carry_m", "carry_v", "grad_m", "grad_v", "next_m", "next_u"),
+        *("last_m", "last_v", "flow_m", "flow_v", "end_m", "end_v", "dpre_m", "dpre_v"),
     )
 
 
 class Kernel:
-    """The two functions of kernel.c for one floating-point type."""
+    """The two functions of a cell for one floating-point type."""
 
-    def __init__(self, library: ctypes.CDLL, name: str) -> None:
-        # forward(arguments, first row, rows), backward(arguments, first row, rows, rows with a next step)
-        self.forward = library[f"forward_{name}"]
-        self.backward = library[f"backward_{name}"]
-        self.forward.argtypes = [ctypes.POINTER(Forward), *[ctypes.c_int64] * 2]
-        self.backward.argtypes = [ctypes.POINTER(Backward), *[ctypes.c_int64] * 3]
+    def __init__(self, library: ctypes.CDLL, cell: str, name: str) -> None:
+        # forward(arguments, first row, rows, carried mean, carried variance); backward has the number of rows
+        # with a next step behind the rows
+        self.forward = library[f"forward_{cell}_{name}"]
+        self.backward = library[f"backward_{cell}_{name}"]
+        addresses = [ctypes.c_void_p] * 2
+        self.forward.argtypes = [ctypes.POINTER(Forward), *[ctypes.c_int64] * 2, *addresses]
+        self.backward.argtypes = [ctypes.POINTER(Backward), *[ctypes.c_int64] * 3, *addresses]
         self.forward.restype = self.backward.restype = None
 
 
 @functools.cache
-def load(dtype: torch.dtype) -> Kernel | None:
-    """The kernel for `dtype`, built if need be; None where there is no C compiler that can."""
+def load(cell: str, dtype: torch.dtype) -> Kernel | None:
+    """The kernel of a cell for `dtype`, built if need be; None where there is no C compiler that can."""
     if dtype not in NAMES:
         return None
     library = compiler.library()
-    return None if library is None else Kernel(library, NAMES[dtype])
+    return None if library is None else Kernel(library, cell, NAMES[dtype])
+
+
+def serving(cell: Cell, rule: str, x: Tensor) -> Kernel | None:
+    """The kernel for a cell, a rule and the type and device of `x`, if there is one."""
+    if cell.kernel is None or rule not in RULES or x.device.type != "cpu":
+        return None
+    return load(cell.kernel, x.dtype)
+
+
+def pointers(pair: tuple[Tensor, Tensor] | None) -> tuple[int, int]:
+    """The addresses of a mean and a variance; none where nothing is carried."""
+    return (0, 0) if pair is None else (pair[0].data_ptr(), pair[1].data_ptr())
 
 
 def status() -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -14,15 +12,18 @@ class Steps:
     sizes: tuple[int, ...]
     reverse: bool
 
-    @functools.cached_property
-    def order(self) -> range:
-        """The steps as they are walked."""
-        return range(len(self.sizes))[:: -1 if self.reverse else 1]
+    order: range = field(init=False, repr=False, compare=False)
+    """The steps as they are walked."""
+    starts: list[int] = field(init=False, repr=False, compare=False)
+    """The first row of each step, and the number of rows."""
 
-    @functools.cached_property
-    def starts(self) -> list[int]:
-        """The first row of each step, and the number of rows."""
-        return [0, *itertools.accumulate(self.sizes)]
+    def __post_init__(self) -> None:
+        # Not cached properties, whose lock `torch.compile` cannot follow.
+        starts = [0]
+        for size in self.sizes:
+            starts.append(starts[-1] + size)
+        object.__setattr__(self, "order", range(len(self.sizes))[:: -1 if self.reverse else 1])
+        object.__setattr__(self, "starts", starts)
 
     def rows(self, t: int) -> slice:
         """Of step t."""

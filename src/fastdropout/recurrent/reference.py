@@ -1,84 +1,93 @@
-"""One recurrent layer, unrolled: the readable reference, for every method and option."""
+"""One recurrent layer of any cell, unrolled: the readable reference, for every method and option."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fastdropout.functional import transfer
 from fastdropout.functional.affine import Method, affine
 from fastdropout.functional.propagate import add_independent
 from fastdropout.functional.transfer import Rule
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
+from fastdropout.recurrent.cells import Cell, State
+from fastdropout.recurrent.layout import Steps
+from fastdropout.recurrent.options import Options, Weight, Weights
 
-Nonlinearity = Literal["tanh", "relu"]
+
+def layer(cell: Cell, x: Moments, state: State, weights: Weights, options: Options) -> tuple[Moments, State]:
+    """One layer, with fresh masks d, d' at every step.
+
+        a_t = W_ih (d o x_t) + W_hh (d' o h_{t-1}) + b,   h_t = cell(a_t) + noise
+
+    Shapes: `x` holds the steps one below the other, as in a `PackedSequence`: (sum(sizes), inputs); the units
+    of `state` are (sizes[0], units). Returns the hidden units of all steps, (sum(sizes), units), and the last
+    state of each piece. `reverse` walks steps from the end, each piece from its own.
+    """
+    steps = Steps(options.sizes, options.reverse)
+    method = options.method
+    given = affine(x, weights.w_ih, None, options.drop_input, method)
+    bias = as_weight(weights.bias)
+    added = unit_noise(options.noise, steps, state.h, method)
+    outputs: list[Moments] = [given] * len(options.sizes)
+    ended: list[State] = []
+    here = _rows(state, 0, options.sizes[steps.order[0]])
+    for t in steps.order:
+        size, rows, length = options.sizes[t], steps.rows(t), len(here.h)
+        if size < length:
+            ended.append(_rows(here, size, length))
+            here = _rows(here, 0, size)
+        elif size > length:
+            here = _joined([here, _rows(state, length, size)])
+        recurrent = affine(here.h, weights.w_hh, None, options.drop_hidden, method)
+        pre = cell.join(given[rows], recurrent)
+        pre = pre if bias is None else _shifted(pre, bias)
+        here = step(cell, pre, here, options.rule, method)
+        if weights.w_hr is not None:
+            here = State(affine(here.h, weights.w_hr, None, 0.0, method), here.c)
+        if added is not None:
+            here = State(add_independent(here.h, added[rows]), here.c)
+        outputs[t] = here.h
+    return Moments.cat(outputs), _joined([here, *reversed(ended)])
 
 
-def activate(pre: Moments, nonlinearity: Nonlinearity, rule: Rule, method: Method = "moments") -> Moments:
-    """Post-synaptic moments; for the methods that draw, a certain value made from a draw."""
+def step(cell: Cell, pre: Moments, before: State, rule: Rule, method: Method = "moments") -> State:
+    """The cell's step in moments; for the methods that draw, of certain values made from a draw."""
+    carried = before.c if cell.carries == "cell" else before.h if cell.carries == "hidden" else None
     if method == "moments":
-        return transfer.tanh(pre, rule) if nonlinearity == "tanh" else transfer.relu(pre)
+        return cell.step(pre, carried, rule)
     drawn = pre.sample() if method == "gaussian" else pre.mean
-    return Moments.certain(torch.tanh(drawn) if nonlinearity == "tanh" else torch.relu(drawn))
+    # Of certain values all rules but the paper's are the plain functions.
+    certain = None if carried is None else Moments.certain(carried.mean)
+    return cell.step(Moments.certain(drawn), certain, "fast")
 
 
-def unit_noise(noise: float, sizes: Sequence[int], like: Tensor, method: Method) -> Moments | None:
+def unit_noise(noise: float, steps: Steps, like: Moments, method: Method) -> Moments | None:
     """What is added to the hidden units of all steps: its variance, or a draw for the methods that draw."""
     if not noise:
         return None
-    zeros = torch.zeros(sum(sizes), like.shape[0], dtype=like.dtype, device=like.device)
+    shape = (steps.starts[-1], like.shape[-1])
+    zeros = torch.zeros(shape, dtype=like.dtype, device=like.device)
     if method == "moments":
-        return moments(zeros, zeros + noise)
+        return unchecked_moments(zeros, zeros + noise)
     return Moments.certain(torch.randn_like(zeros) * math.sqrt(noise))
 
 
-def layer(
-    x: Moments,
-    h_0: Moments,
-    w_ih: Tensor | Moments,
-    w_hh: Tensor | Moments,
-    bias: Tensor | Moments | None,
-    sizes: Sequence[int],
-    *,
-    drop_input: float = 0.0,
-    drop_hidden: float = 0.0,
-    noise: float = 0.0,
-    nonlinearity: Nonlinearity = "tanh",
-    rule: Rule = "fast",
-    method: Method = "moments",
-    reverse: bool = False,
-) -> tuple[Moments, Moments]:
-    """h_t = f(W_ih (d o x_t) + W_hh (d' o h_{t-1}) + b) + noise, with fresh masks d, d' at every step.
+def as_weight(weight: Weight | None) -> Moments | None:
+    """A weight as Moments."""
+    return Moments.certain(weight) if isinstance(weight, Tensor) else weight
 
-    Shapes: `x` holds the steps one below the other, as in a `PackedSequence`: (sum(sizes), inputs), where
-    `sizes` are the batch sizes of the steps, never growing; `h_0` is (sizes[0], units), `w_hh` square.
-    Returns all post-synaptic units, (sum(sizes), units), and the last ones of each piece, shaped as `h_0`.
-    `noise` is the variance of a Gaussian added to every post-synaptic unit. `reverse` walks steps from the
-    end, each piece from its own.
-    """
-    pre = affine(x, w_ih, bias, drop_input, method)
-    added = unit_noise(noise, sizes, w_hh.mean if isinstance(w_hh, Moments) else w_hh, method)
-    starts = [0]
-    for size in sizes:
-        starts.append(starts[-1] + size)
-    steps = range(len(sizes))
-    outputs: list[Moments] = [pre] * len(sizes)
-    ended: list[Moments] = []
-    h = h_0[: sizes[-1] if reverse else sizes[0]]
-    for t in reversed(steps) if reverse else steps:
-        size = sizes[t]
-        if size < len(h):
-            ended.append(h[size:])
-            h = h[:size]
-        elif size > len(h):
-            h = Moments.cat([h, h_0[len(h) : size]])
-        a = add_independent(pre[starts[t] : starts[t + 1]], affine(h, w_hh, None, drop_hidden, method))
-        h = activate(a, nonlinearity, rule, method)
-        if added is not None:
-            h = add_independent(h, added[starts[t] : starts[t + 1]])
-        outputs[t] = h
-    return Moments.cat(outputs), Moments.cat([h, *reversed(ended)])
+
+def _shifted(pre: Moments, bias: Moments) -> Moments:
+    """With the bias; one bias serves all pieces."""
+    return pre + bias.mean if bias.is_certain else add_independent(pre, bias.expand(*pre.shape))
+
+
+def _rows(state: State, start: int, stop: int) -> State:
+    return State(state.h[start:stop], None if state.c is None else state.c[start:stop])
+
+
+def _joined(states: list[State]) -> State:
+    cells = [s.c for s in states if s.c is not None]
+    return State(Moments.cat([s.h for s in states]), Moments.cat(cells) if cells else None)

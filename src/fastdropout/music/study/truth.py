@@ -12,19 +12,25 @@ from torch import Tensor
 
 from fastdropout.analysis.sampling import RunningMoments
 from fastdropout.functional import add_independent, dropout, linear, quadrature
+from fastdropout.functional.affine import affine
 from fastdropout.functional.transfer import RULES
 from fastdropout.moments import Moments, moments
 from fastdropout.music.study.gallery import Exhibit, Theme, Values, Workshop
 from fastdropout.music.training.network import NoteRNN
-from fastdropout.recurrent.reference import activate, affine
+from fastdropout.nn.recurrent import RecurrentBase
 
 LAYERS = ("hidden", "output")
+
+
+def _plain_weights(rnn: RecurrentBase) -> list[Tensor]:
+    """Input weights, recurrent weights and bias of the first layer."""
+    return [w for w in rnn.layer_weights(0) if isinstance(w, Tensor)]
 
 
 def masked_steps(model: NoteRNN, frames: Tensor, masks: int) -> tuple[Tensor, Tensor, Tensor]:
     """Pre- and post-synaptic hidden units and logits under fresh masks, each (masks, steps, units)."""
     rnn, out = model.rnn, model.out
-    w_ih, w_hh, bias = rnn._weights(0)
+    w_ih, w_hh, bias = _plain_weights(rnn)
     h = Moments.certain(frames.new_zeros(masks, rnn.hidden_size))
     pres, posts, logits = [], [], []
     for frame in frames:
@@ -32,7 +38,7 @@ def masked_steps(model: NoteRNN, frames: Tensor, masks: int) -> tuple[Tensor, Te
         a = add_independent(
             affine(x, w_ih, bias, rnn.drop_input, "mask"), affine(h, w_hh, None, rnn.drop_hidden, "mask")
         )
-        h = activate(a, "tanh", "fast", "mask")
+        h = Moments.certain(torch.tanh(a.mean))
         pres.append(a.mean)
         posts.append(h.mean)
         logits.append(affine(h, out.weight, out.bias, out.drop, "mask").mean)
@@ -105,7 +111,7 @@ def _measure(shop: Workshop) -> dict[str, npt.NDArray[Any]]:
 def first_step(model: NoteRNN, frame: Tensor) -> tuple[Moments, Moments]:
     """Hidden units of step 1: summed over every mask of the notes that sound, and if they were Gaussian."""
     rnn = model.rnn
-    w_ih, _, bias = (w.double() for w in rnn._weights(0))
+    w_ih, _, bias = (w.double() for w in _plain_weights(rnn))
     notes = frame.nonzero().flatten()
     masks = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * len(notes))
     masks = masks.reshape(-1, len(notes))
@@ -120,7 +126,7 @@ def first_step(model: NoteRNN, frame: Tensor) -> tuple[Moments, Moments]:
 def independent(model: NoteRNN, frames: Tensor, hidden: Moments) -> tuple[Moments, Moments]:
     """One linear layer from the *true* moments of the hidden units: only their independence is assumed."""
     rnn, out = model.rnn, model.out
-    w_ih, w_hh, bias = (w.double() for w in rnn._weights(0))
+    w_ih, w_hh, bias = (w.double() for w in _plain_weights(rnn))
     first = Moments.certain(hidden.mean.new_zeros(1, rnn.hidden_size))
     before = Moments.cat([moments(first.mean, first.var), hidden[:-1]])
     x = linear(dropout(Moments.certain(frames.double()), rnn.drop_input), w_ih, bias)

@@ -16,7 +16,9 @@ from fastdropout.music.training.evaluation import evaluating
 from fastdropout.music.training.network import NoteRNN
 from fastdropout.music.training.outputs import Loss, Output, Prediction
 from fastdropout.music.training.state import State
-from fastdropout.recurrent.backward import fused_layer
+from fastdropout.recurrent.cells import State as HiddenState
+from fastdropout.recurrent.fused import fused_layer
+from fastdropout.recurrent.options import Weights
 
 CHUNKS, STEPS = 4, 50
 """Of the training pieces that are looked at: few, since this is done after each epoch."""
@@ -95,16 +97,14 @@ def fused_decays(model: NoteRNN, batch: Batch, loss: Loss = "mean") -> dict[str,
     x = dropout(model.read(batch.inputs.flatten(0, 1)), rnn.drop_input)
     given = linear(x, w_ih, bias).detach()
     into_hidden = given.var.clone().requires_grad_()
+    into = torch.eye(rnn.hidden_size, dtype=w_hh.dtype, device=w_hh.device)
+    beginning = HiddenState(Moments.certain(given.mean.new_zeros(rows, rnn.hidden_size)))
     hidden, _ = fused_layer(
+        rnn.cell,
         unchecked_moments(given.mean, into_hidden),
-        Moments.certain(given.mean.new_zeros(rows, rnn.hidden_size)),
-        torch.eye(rnn.hidden_size, dtype=w_hh.dtype, device=w_hh.device),
-        w_hh,
-        None,
-        [rows] * steps,
-        drop_hidden=rnn.drop_hidden,
-        noise=rnn.noise_hidden,
-        rule=rnn.rule,
+        beginning,
+        Weights(into, w_hh, None),
+        rnn.options([rows] * steps, drop_input=0.0),
     )
     context = out(hidden)
     into_context = torch.zeros_like(context.mean, requires_grad=True)
