@@ -29,7 +29,7 @@ from fastdropout.sklearn.network import (
 )
 from fastdropout.sklearn.scaling import Scaling
 from fastdropout.sklearn.spread import predicted
-from fastdropout.sklearn.training import Best, Rows, Settings, State, Trainer
+from fastdropout.sklearn.training import Best, RowLoss, Rows, Settings, State, Trainer
 
 Array = npt.NDArray[Any]
 LOSSES = ("mean", "expected")
@@ -120,13 +120,11 @@ class FastDropoutEstimator(BaseEstimator):
         total = None if constant or self.schedule == "constant" else self.max_iter
         return Settings(self.learning_rate, min(size, rows), self.weight_decay, total)
 
-    def _row_loss(self) -> Any:
+    def _row_loss(self, training: bool) -> RowLoss:
+        """What training minimises, or what the validation rows are judged by."""
         network, head, expected = self._architecture().build(), self._head(), self.loss == "expected"
-
-        def loss(weights: Weights, x: Tensor, y: Tensor) -> Tensor:
-            return head.loss(weights, outputs(network, weights, x), y, expected)
-
-        return loss
+        of = head.objective if training else head.loss
+        return lambda weights, x, y: of(weights, outputs(network, weights, x), y, expected)
 
     def _train(
         self, x: Array, target: Array, weight: Array, rng: np.random.RandomState, stratify: Array | None
@@ -136,8 +134,8 @@ class FastDropoutEstimator(BaseEstimator):
         used = np.setdiff1d(np.arange(len(x)), held) if held is not None else slice(None)
         rows = self._rows(x, target, weight, used)
         valid = None if held is None else self._rows(x, target, weight, held)
-        loss = self._row_loss()
-        trainer = Trainer(self._state, loss, rows, self._settings(len(rows)), rng)
+        loss = self._row_loss(training=False)
+        trainer = Trainer(self._state, self._row_loss(training=True), rows, self._settings(len(rows)), rng)
         best = Best(self.tol)
         self.loss_curve_: list[float] = []
         self.validation_loss_curve_: list[float] = []
@@ -175,7 +173,8 @@ class FastDropoutEstimator(BaseEstimator):
     def _train_on(self, x: Array, target: Array, weight: Array, rng: np.random.RandomState) -> None:
         """One more epoch, at a constant learning rate."""
         rows = self._rows(x, target, weight)
-        trainer = Trainer(self._state, self._row_loss(), rows, self._settings(len(rows), constant=True), rng)
+        settings = self._settings(len(rows), constant=True)
+        trainer = Trainer(self._state, self._row_loss(training=True), rows, settings, rng)
         self.loss_curve_ = [*getattr(self, "loss_curve_", []), float(trainer.epoch().mean())]
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
         self._state = trainer.state()
@@ -203,7 +202,7 @@ class FastDropoutEstimator(BaseEstimator):
 
 
 @torch.no_grad()
-def _mean_loss(loss: Any, weights: Weights, rows: Rows) -> Tensor:
+def _mean_loss(loss: RowLoss, weights: Weights, rows: Rows) -> Tensor:
     """Weighted mean over the rows, in chunks, for each network."""
     total = torch.zeros(rows.weight.shape[0], dtype=rows.x.dtype)
     for index in torch.arange(len(rows)).split(4096):

@@ -58,14 +58,25 @@ class GaussianHead:
         expected      E[-log N(y; f, exp(a))]
                       = (E[exp(-a)] ((E[f] - y)^2 + V[f]) + E[a] + log 2 pi) / 2,  f and a independent
         """
+        return self._nll(*self.split(weights, out), target, expected).sum(-1)
+
+    def objective(self, weights: Weights, out: Moments, target: Tensor, expected: bool) -> Tensor:
+        """What training minimises: the loss, with rows of a variance of their own weighted by its root.
+
+        Otherwise rows that are not met yet are taken for noisy ones and never met: beta-NLL with beta = 1/2
+        (Seitzer et al., 2022).
+        """
         f, a = self.split(weights, out)
+        nll = self._nll(f, a, target, expected)
+        return (nll * (f.var + self.noise(a)).detach().sqrt() if self.heteroscedastic else nll).sum(-1)
+
+    def _nll(self, f: Moments, a: Moments, target: Tensor, expected: bool) -> Tensor:
         if not expected:
-            return losses.gaussian_nll(unchecked_moments(f.mean, f.var + self.noise(a)), target, FLOOR).sum(
-                -1
-            )
-        a = unchecked_moments(a.mean.clamp(min=math.log(FLOOR)), a.var)
-        precision = torch.exp((a.var / 2 - a.mean).clamp(max=-math.log(FLOOR)))
-        return (0.5 * (precision * ((f.mean - target) ** 2 + f.var) + a.mean + math.log(2 * math.pi))).sum(-1)
+            total = unchecked_moments(f.mean, f.var + self.noise(a))
+            return losses.gaussian_nll(total, target, FLOOR)
+        log_noise = a.mean.clamp(min=math.log(FLOOR))
+        precision = torch.exp((a.var / 2 - log_noise).clamp(max=-math.log(FLOOR)))
+        return 0.5 * (precision * ((f.mean - target) ** 2 + f.var) + log_noise + math.log(2 * math.pi))
 
 
 Head = GaussianHead

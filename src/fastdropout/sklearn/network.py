@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fastdropout.functional.affine import Method
 from fastdropout.moments import Moments
 from fastdropout.nn import Identity, Linear, ReLU, Sequential, Tanh
 from fastdropout.nn.activation import Sigmoid
@@ -38,12 +39,14 @@ class Architecture:
     sizes: tuple[int, ...]
     drops: tuple[float, ...]
     activation: str = "relu"
+    method: Method = "moments"
 
     def build(self) -> Sequential:
         """The network without weights: they are given at every call."""
         layers: list[nn.Module] = []
         for (fan_in, fan_out), drop in zip(pairwise(self.sizes), self.drops, strict=True):
-            layers += [Linear(fan_in, fan_out, drop=drop, device="meta"), ACTIVATIONS[self.activation]()]
+            linear = Linear(fan_in, fan_out, drop=drop, method=self.method, device="meta")
+            layers += [linear, ACTIVATIONS[self.activation]()]
         return Sequential(*layers[:-1])
 
     def draw(self, k: int, rng: np.random.RandomState, dtype: npt.DTypeLike) -> dict[str, npt.NDArray[Any]]:
@@ -79,7 +82,7 @@ def outputs(network: nn.Module, weights: Weights, x: Tensor) -> Moments:
     own = {name: w for name, w in weights.items() if name[0].isdigit()}
     if len(x) == 1:  # vmap costs a third of an update of one small network.
         return functional_call(network, {name: w[0] for name, w in own.items()}, (x[0],)).unsqueeze(0)
-    return vmap(lambda w, rows: functional_call(network, w, (rows,)))(own, x)
+    return vmap(lambda w, rows: functional_call(network, w, (rows,)), randomness="different")(own, x)
 
 
 def check_layers(hidden_layer_sizes: Any, drop_hidden: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
