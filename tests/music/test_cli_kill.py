@@ -77,10 +77,10 @@ def kill_and_resume(midis, whole, out, kills, seed):
     for name in ("last", "best"):
         ours, theirs = bits(out / f"{name}.safetensors"), bits(whole.path / f"{name}.safetensors")
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    assert [r["epoch"] for r in run.metrics] == list(range(1, 13))
+    assert [r.epoch for r in run.metrics] == list(range(1, 13))
     for key in ("train_nll_per_step", "valid_nll_per_step", "spectral_radius", "lr", "gradient_norm"):
-        assert [r[key] for r in run.metrics] == [r[key] for r in whole.metrics]
-    assert run.result["test"] == whole.result["test"]
+        assert [getattr(r, key) for r in run.metrics] == [getattr(r, key) for r in whole.metrics]
+    assert run.result.test == whole.result.test
     assert not [name for name in os.listdir(out) if name.endswith(".tmp")]
     return killed
 

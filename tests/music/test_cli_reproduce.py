@@ -95,7 +95,7 @@ def test_published_models_by_name(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(published, "models_folder", lambda: tmp_path / "models")
     assert cli.main(["evaluate", "--model", "tiny"]) == 0
     out = capsys.readouterr().out
-    score = f"{run.result['test']['nll_per_step']:.3f}"
+    score = f"{run.result.test.nll_per_step:.3f}"
     assert f"test NLL {score} nats per frame" in out
     assert f"its card says {score}" in out
     assert cli.main(["evaluate", str(run.path), "--split", "valid"]) == 0

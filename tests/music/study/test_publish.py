@@ -1,5 +1,8 @@
 """Published models: written, read, refused when damaged; and those that are there score what they say."""
 
+import json
+import os
+
 import pytest
 import torch
 
@@ -7,6 +10,8 @@ from fastdropout.errors import DataError, RunError
 from fastdropout.music.data.canonical import CANONICAL, data_folder, find
 from fastdropout.music.study.publish import card, command_of, publish
 from fastdropout.music.training import evaluate_model, load_model, make_config, train
+from fastdropout.music.training.checkpoint import read_tensors, write_tensors
+from fastdropout.music.training.model import cores, usable_threads
 from fastdropout.music.training.published import models_folder, published_models
 
 SMALL = {"hidden": 8, "nu": 3, "pieces": 4, "epochs": 2, "threads": 1, "chunk": 30}
@@ -24,7 +29,7 @@ def test_a_published_model_is_the_best_network_of_its_run(run, tmp_path):
     for name, value in run.model("best").state_dict().items():
         assert torch.equal(found.model.state_dict()[name], value)
     assert not found.model.training
-    assert found.about["test"] == run.result["test"]["nll_per_step"]
+    assert found.about["test"] == run.result.test.nll_per_step
     assert evaluate_model(found.model, found.config).nll_per_step == pytest.approx(
         found.about["test"], abs=1e-9
     )
@@ -68,6 +73,61 @@ def test_damage_is_told(run, tmp_path):
         load_model(tmp_path / "none.safetensors")
     with pytest.raises(RunError, match="not a published model of fastdropout"):
         load_model(run.path / "best.safetensors")
+
+
+def rewritten(run, path, change_tensors=lambda tensors: tensors, **change):
+    """A model with a right hash of whatever it holds."""
+    published = publish(run, "tiny", path.parent)
+    tensors, metadata = read_tensors(published, "model")
+    content = json.loads(metadata["fastdropout"])
+    for key, values in change.items():
+        content[key] |= values
+    write_tensors(path, change_tensors(tensors), json.dumps(content))
+    return path
+
+
+def test_weights_that_are_no_numbers_are_refused(run, tmp_path):
+    def spoil(tensors):
+        tensors["out.weight"][0, 0] = float("nan")
+        return tensors
+
+    path = rewritten(run, tmp_path / "bad.safetensors", spoil)
+    with pytest.raises(RunError, match=r"out\.weight holds infinite weights or NaN"):
+        load_model(path)
+
+
+def test_weights_of_another_type_are_refused(run, tmp_path):
+    path = rewritten(
+        run, tmp_path / "bad.safetensors", lambda ts: {n: t.to(torch.int32) for n, t in ts.items()}
+    )
+    with pytest.raises(RunError, match=r"must be torch\.float32, got torch\.int32"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("about", [{"test": float("nan")}, {"test": "low"}, {"epochs": 2.5}])
+def test_what_is_said_of_a_model_is_checked(run, tmp_path, about):
+    path = rewritten(run, tmp_path / "bad.safetensors", about=about)
+    with pytest.raises(RunError, match="must be"):
+        load_model(path)
+
+
+def test_threads_are_not_a_matter_of_a_model(run, tmp_path):
+    path = rewritten(run, tmp_path / "many.safetensors", config={"threads": 1024})
+    assert load_model(path).config.threads == 0
+    many = make_config({"threads": 1024})
+    assert usable_threads(many) == max(cores(), 16)
+    before = torch.get_num_threads()
+    try:
+        evaluate_model(load_model(path).model, many.model_copy(update={"pieces": 1}))
+        assert torch.get_num_threads() <= max(cores(), 16)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_pipe_in_place_of_a_model(tmp_path):
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(RunError, match="not a regular file"):
+        load_model(tmp_path / "pipe.safetensors")
 
 
 @pytest.mark.parametrize("name", published_models())

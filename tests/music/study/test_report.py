@@ -69,7 +69,7 @@ def test_the_page_stands_alone_and_shows_everything(run, corpus):
     assert "url(http" not in page
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page
-    assert f"{run.result['test']['nll_per_step']:.3f}" in page
+    assert f"{run.result.test.nll_per_step:.3f}" in page
     pictures = svgs(page)
     assert len(pictures) == 5
     assert "The regulariser" in page
@@ -135,15 +135,16 @@ def disguised(run):
 def test_only_the_papers_own_data_stand_beside_the_paper(run, corpus, disguised):
     assert "Not comparable: this run was not scored" in report_html(run, corpus=corpus)
     disguised("jsb-chorales", CANONICAL["jsb-chorales"].content_sha256)
-    page = report_html(run, corpus=corpus)
+    page = report_html(Run(run.path), corpus=corpus)
     assert "8.01" in page
     assert "8.58" in page
     assert "Not comparable" not in page
     assert "The corpus has changed" in page
     disguised("jsb-chorales", "other")
-    assert "Not comparable" in report_html(run, corpus=corpus)
+    assert "Not comparable" in report_html(Run(run.path), corpus=corpus)
     disguised("bach", corpus.sha256)
-    assert "Not comparable. <code>bach</code> is made from the chorales" in report_html(run, corpus=corpus)
+    page = report_html(Run(run.path), corpus=corpus)
+    assert "Not comparable. <code>bach</code> is made from the chorales" in page
 
 
 def test_table_1_is_the_papers():

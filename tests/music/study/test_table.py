@@ -201,7 +201,7 @@ def test_results_of_two_commands_at_a_time_are_all_kept(tmp_path):
 def test_other_files_are_no_results(tmp_path, text):
     path = tmp_path / "bach.json"
     path.write_text(text)
-    with pytest.raises(RunError, match="not a file of results"):
+    with pytest.raises(RunError, match=r"must be|is missing|not a JSON file"):
         read_results(path)
 
 

@@ -249,7 +249,7 @@ def _last_epoch(folder: Path) -> tuple[int, float | None]:
         record = Run(folder).metrics[-1]
     except (RunError, IndexError):
         return 0, None
-    return int(record["epoch"]), record["valid_nll_per_step"]
+    return record.epoch, record.valid_nll_per_step
 
 
 def summary(results: Sequence[Result], corpora: Sequence[str], models: Sequence[str]) -> Table:

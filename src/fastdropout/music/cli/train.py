@@ -156,16 +156,15 @@ def _finish(run: Run) -> int:
     from fastdropout.music.study.report import write_report
 
     result = run.result
-    if result.get("diverged"):
-        kept = f"; the best network is of epoch {result['best_epoch']}" if "test" in result else ""
-        console.print(f"the training diverged in epoch {result['epochs']}: try a lower lr{kept}")
-    if "test" not in result:
+    if result.diverged:
+        kept = f"; the best network is of epoch {result.best_epoch}" if result.test else ""
+        console.print(f"the training diverged in epoch {result.epochs}: try a lower lr{kept}")
+    if result.test is None:
         return DIVERGED
     page = write_report(run)
-    test = result["test"]
-    console.print(f"test NLL {test['nll_per_step']:.3f} nats per frame (epoch {result['best_epoch']})")
+    console.print(f"test NLL {result.test.nll_per_step:.3f} nats per frame (epoch {result.best_epoch})")
     console.print(f"report {page}")
-    return DIVERGED if result.get("diverged") else OK
+    return DIVERGED if result.diverged else OK
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
@@ -15,15 +17,17 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fastdropout.errors import visible
 from fastdropout.music.data.rolls import KEYS, LOWEST, Roll
 from fastdropout.music.training.evaluation import Calibration
+from fastdropout.music.training.fitting import Record
 
 BLUE, ORANGE, GREEN, GREY = "#3b82f6", "#f97316", "#10b981", "#8b8b8b"
 _COLOURS = (BLUE, ORANGE, GREEN, "#a855f7", "#ef4444", "#eab308", "#06b6d4", GREY)
 _INK = "#010203"  # Stands for the page's text colour.
 _NAMES = ("C", "C♯", "D", "D♯", "E", "F", "F♯", "G", "G♯", "A", "A♯", "B")
 
-Records = Sequence[Mapping[str, Any]]
+Records = Sequence[Record]
 
 
 def learning_curves(metrics: Records, best_epoch: int = 0) -> Figure:
@@ -72,9 +76,9 @@ def regulariser(metrics: Records) -> Figure:
         top.plot(x, y, label=label, color=colour, linewidth=1.8)
     top.set_ylim(-0.02, 1.02)
     dress(top, "", "share of weights")
-    those = [m for m in metrics if m.get("lambda_quantiles")]
-    epochs = [int(m["epoch"]) for m in those]
-    q = np.array([m["lambda_quantiles"] for m in those]).T
+    those = [m for m in metrics if m.lambda_quantiles]
+    epochs = [m.epoch for m in those]
+    q = np.array([m.lambda_quantiles for m in those]).T
     bottom.fill_between(epochs, q[0], q[4], color=GREEN, alpha=0.25, linewidth=0, label="90 % of λ")
     bottom.fill_between(epochs, q[1], q[3], color=GREEN, alpha=0.4, linewidth=0, label="half of λ")
     bottom.plot(epochs, q[2], color=GREEN, linewidth=1.8, label="median")
@@ -116,7 +120,7 @@ def valid_curves(runs: Mapping[str, Records]) -> Figure:
     figure, axes = small_figure()
     for number, (name, metrics) in enumerate(runs.items()):
         x, y = series(metrics, "valid_nll_per_step")
-        axes.plot(x, y, label=name, color=_COLOURS[number % len(_COLOURS)], linewidth=1.8)
+        axes.plot(x, y, label=plain(name), color=_COLOURS[number % len(_COLOURS)], linewidth=1.8)
     dress(axes, "epoch", "valid, nats per frame")
     _whole_numbers(axes)
     return figure
@@ -161,7 +165,7 @@ def to_svg(figure: Figure, name: str) -> str:
     """A figure to be put into a page; `name` keeps its ids apart from those of other figures there."""
     buffer = io.StringIO()
     style: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(style), _any_letters():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
@@ -174,7 +178,8 @@ def to_svg(figure: Figure, name: str) -> str:
 def to_png(figure: Figure, dpi: int = 120) -> bytes:
     """A figure as a picture on white."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
+    with _any_letters():
+        figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
     return buffer.getvalue()
 
 
@@ -241,5 +246,18 @@ def _key_name(key: int) -> str:
 
 def series(metrics: Records, name: str) -> tuple[list[int], list[float]]:
     """The epochs that have a value of this name, and the values."""
-    points = [(int(m["epoch"]), float(m[name])) for m in metrics if isinstance(m.get(name), int | float)]
-    return [x for x, _ in points], [y for _, y in points]
+    points = [(m.epoch, getattr(m, name)) for m in metrics if getattr(m, name) is not None]
+    return [x for x, _ in points], [float(y) for _, y in points]
+
+
+@contextmanager
+def _any_letters() -> Iterator[None]:
+    """Without warnings about letters that matplotlib's own font lacks: a page is read with another one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")
+        yield
+
+
+def plain(text: str) -> str:
+    """A label for a figure that shows `text` as it is: to matplotlib, dollars enclose a formula."""
+    return visible(text).replace("$", r"\$")

@@ -23,18 +23,19 @@ def publish(run: Run, name: str, folder: str | os.PathLike[str] | None = None) -
     if not name or Path(name).name != name or "." in name:
         raise RunError(f"name must be a word for a file, got {name!r}")
     result, about = run.result, run.about
-    if "test" not in result:
+    if result.scores is None:
         raise RunError(f"{run.path}: diverged before it had a network to publish")
+    valid, test = result.scores
     config = run.config
     path = folder / f"{name}.safetensors"
     content = {
         "command": command_of(config),
-        "corpus_sha256": about["corpus"]["sha256"],
-        "epochs": result["best_epoch"],
-        "seconds": float(result["seconds"]),
-        "test": result["test"]["nll_per_step"],
-        "valid": result["valid"]["nll_per_step"],
-        "versions": about["versions"],
+        "corpus_sha256": about.corpus.sha256,
+        "epochs": result.best_epoch,
+        "seconds": result.seconds,
+        "test": test.nll_per_step,
+        "valid": valid.nll_per_step,
+        "versions": about.versions,
     }
     save_model(path, run.model("best"), config, content)
     write_atomic(folder / "README.md", card(folder).encode())

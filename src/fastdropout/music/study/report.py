@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,13 +13,15 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from fastdropout.errors import DataError, RunError
+from fastdropout.errors import DataError, RunError, visible
 from fastdropout.files import write_atomic, write_output
 from fastdropout.music.data.canonical import CANONICAL
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.study import figures
 from fastdropout.music.study.paper import MODELS, SOURCE, TABLE_1
 from fastdropout.music.training.evaluation import Calibration, expected_frames
+from fastdropout.music.training.fitting import Record
+from fastdropout.music.training.records import CalibrationTable, Scores
 from fastdropout.music.training.run import Run
 from fastdropout.music.training.state import load_corpus
 
@@ -46,25 +48,25 @@ def write_report(
 def report_html(run: Run, *, corpus: Corpus | None = None) -> str:
     """The report of a run as a page of HTML."""
     config, result, metrics = run.config, run.result, run.metrics
-    if "test" not in result:
+    if result.test is None:
         raise RunError(f"{run.path}: diverged before it had a network to report on; train with a lower lr")
-    test = result["test"]
+    test = result.test
     note, roll_svg, piece = _excerpt(run, corpus)
-    name = str(run.about.get("corpus", {}).get("name", config.corpus))
+    name = run.about.corpus.name or config.corpus
     return page(
         "report.html",
-        title=f"{name}: {test['nll_per_step']:.3f} nats per frame",
+        title=f"{name}: {test.nll_per_step:.3f} nats per frame",
         run=run,
         corpus=name,
         config=list(config),
         result=result,
         about=run.about,
         plain=not _is_noisy(config),
-        curves=figures.to_svg(figures.learning_curves(metrics, result["best_epoch"]), "curves"),
+        curves=figures.to_svg(figures.learning_curves(metrics, result.best_epoch), "curves"),
         radii=figures.to_svg(figures.radii(metrics), "radii"),
         regulariser=_regulariser(metrics),
         no_regulariser=_no_regulariser(config),
-        calibration=figures.to_svg(figures.calibration(_table(test["calibration"])), "calibration"),
+        calibration=figures.to_svg(figures.calibration(_table(test.calibration)), "calibration"),
         roll=roll_svg,
         roll_note=note,
         piece=piece,
@@ -100,18 +102,18 @@ def compare(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Line]:
     differing = [name for name in configs[0] if len({repr(config[name]) for config in configs}) > 1]
     lines = []
     for run, config in zip(folders, configs, strict=True):
-        result, about = run.result, run.about.get("corpus", {})
+        result, about = run.result, run.about.corpus
         lines.append(
             Line(
                 name=run.name,
-                corpus=str(about.get("name", config["corpus"])),
-                corpus_sha256=str(about.get("sha256", "")),
-                test=result.get("test", {}).get("nll_per_step"),
-                valid=result.get("valid", {}).get("nll_per_step"),
-                best_epoch=result["best_epoch"],
-                epochs=result["epochs"],
-                seconds=result["seconds"],
-                parameters=result["parameters"],
+                corpus=about.name or config["corpus"],
+                corpus_sha256=about.sha256,
+                test=result.test.nll_per_step if result.test else None,
+                valid=result.valid.nll_per_step if result.valid else None,
+                best_epoch=result.best_epoch,
+                epochs=result.epochs,
+                seconds=result.seconds,
+                parameters=result.parameters,
                 options={name: config[name] for name in differing},
             )
         )
@@ -138,7 +140,13 @@ def page(template: str, **values: Any) -> str:
     folder = resources.files("fastdropout.music.study") / "templates"
     loader = jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8"))
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # All but pictures, which hold only what we draw.
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     return environment.get_template(template).render(made=now, **values)
@@ -146,17 +154,21 @@ def page(template: str, **values: Any) -> str:
 
 def _excerpt(run: Run, corpus: Corpus | None) -> tuple[str, str, Corpus | None]:
     """A note, the picture of what was predicted in a test piece, and the corpus, if it is still there."""
-    expected = run.about.get("corpus", {}).get("sha256")
+    expected = run.about.corpus.sha256
     try:
         corpus = load_corpus(run.config) if corpus is None else corpus
     except DataError as error:
         return f"The corpus cannot be read here, so no piece is shown: {error}", "", None
-    if expected not in (None, corpus.sha256):
+    if expected not in ("", corpus.sha256):
         return "The corpus has changed since the training, so no piece is shown.", "", None
+    try:
+        model = run.model("best")
+    except RunError as error:
+        return f"The network cannot be read, so no piece is shown: {error}", "", corpus
     piece = corpus.test[0][: EXCERPT + 1]
     if len(piece) < 2:
         return "The first test piece has one frame only, so it is not shown.", "", corpus
-    p = expected_frames(run.model("best"), piece)
+    p = expected_frames(model, piece)
     std = None if p.is_certain else p.std.numpy()
     figure = figures.predictions(piece[1:], p.mean.numpy(), std)
     names = corpus.names.get("test")
@@ -170,36 +182,36 @@ def _excerpt(run: Run, corpus: Corpus | None) -> tuple[str, str, Corpus | None]:
 def _published(name: str, run: Run) -> list[tuple[str, float]]:
     """The paper's figures for the run's corpus, if it is really that one."""
     whole = not run.config.pieces and not run.config.score_first
-    same = name in CANONICAL and run.about["corpus"]["sha256"] == CANONICAL[name].content_sha256
+    same = name in CANONICAL and run.about.corpus.sha256 == CANONICAL[name].content_sha256
     if not (whole and same):
         return []
     pairs = zip(MODELS, TABLE_1[name], strict=True)
     return [(model, value) for model, value in pairs if value is not None]
 
 
-def _hardest(test: dict[str, Any], corpus: Corpus | None) -> list[tuple[str, float, int]]:
+def _hardest(test: Scores, corpus: Corpus | None) -> list[tuple[str, float, int]]:
     """The test pieces with the highest and the lowest `nll_per_step`."""
     names = list(corpus.names.get("test", ())) if corpus is not None else []
     rows = []
-    for number, (nll, frames) in enumerate(zip(test["by_piece"], test["piece_frames"], strict=True)):
+    for number, (nll, frames) in enumerate(zip(test.by_piece, test.piece_frames, strict=True)):
         if nll is not None:
             rows.append((names[number] if number < len(names) else f"piece {number + 1}", nll, frames))
     rows.sort(key=lambda row: row[1])
     return rows if len(rows) <= 6 else rows[:3] + rows[-3:]
 
 
-def _table(content: dict[str, Any]) -> Calibration:
+def _table(table: CalibrationTable) -> Calibration:
     """The calibration table out of a result.json."""
     p, frequency = (
-        np.array([np.nan if value is None else value for value in content[key]], np.float64)
-        for key in ("mean_probability", "frequency")
+        np.array([np.nan if value is None else value for value in values], np.float64)
+        for values in (table.mean_probability, table.frequency)
     )
-    return Calibration(np.array(content["edges"]), np.array(content["count"], np.int64), p, frequency)
+    return Calibration(np.array(table.edges), np.array(table.count, np.int64), p, frequency)
 
 
-def _regulariser(metrics: Sequence[Mapping[str, Any]]) -> str:
+def _regulariser(metrics: Sequence[Record]) -> str:
     """The picture of the regulariser, empty for a run without noise or from before it was written down."""
-    if not any(m.get("lambda_quantiles") for m in metrics):
+    if not any(m.lambda_quantiles for m in metrics):
         return ""
     return figures.to_svg(figures.regulariser(metrics), "regulariser")
 

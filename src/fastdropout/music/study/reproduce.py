@@ -108,7 +108,7 @@ def folder_of(cell: Cell, out: Path) -> Path:
 def result_of(cell: Cell, run: Run) -> Result:
     """What is published of a finished run."""
     result, about, config = run.result, run.about, run.config
-    scores = [result[split]["nll_per_step"] if split in result else None for split in ("valid", "test")]
+    scores = [None if split is None else split.nll_per_step for split in (result.valid, result.test)]
     return Result(
         corpus=cell.corpus,
         model=cell.model,
@@ -116,16 +116,16 @@ def result_of(cell: Cell, run: Run) -> Result:
         seed=cell.seed,
         valid=scores[0],
         test=scores[1],
-        epochs=result["epochs"],
-        best_epoch=result["best_epoch"],
-        diverged=result["diverged"],
-        seconds=round(result["seconds"], 1),
-        parameters=result["parameters"],
+        epochs=result.epochs,
+        best_epoch=result.best_epoch,
+        diverged=result.diverged,
+        seconds=round(result.seconds, 1),
+        parameters=result.parameters,
         budget=cell.budget,
         command=cell.command,
-        corpus_sha256=about["corpus"]["sha256"],
-        versions=about["versions"],
-        platform=about["platform"],
+        corpus_sha256=about.corpus.sha256,
+        versions=about.versions,
+        platform=about.platform,
         config=config.model_dump(exclude_none=True, exclude={"data"}),
     )
 

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fastdropout.errors import RunError
+from pydantic import StrictBool
+
 from fastdropout.files import lock_file, write_atomic
+from fastdropout.music.training.records import Count, Number, check, read_json
 
 Key = tuple[str, str, int, int]
 """Corpus, model, number of the setting, seed."""
@@ -24,15 +26,15 @@ class Result:
     model: str
     candidate: int
     seed: int
-    valid: float | None
+    valid: Number | None
     """Nats per frame on the whole pieces; None if the training diverged before it had a network."""
-    test: float | None
-    epochs: int
-    best_epoch: int
-    diverged: bool
-    seconds: float
-    parameters: int
-    budget: float
+    test: Number | None
+    epochs: Count
+    best_epoch: Count
+    diverged: StrictBool
+    seconds: Number
+    parameters: Count
+    budget: Number
     command: str
     corpus_sha256: str
     versions: dict[str, str]
@@ -47,15 +49,7 @@ class Result:
 
 def read_results(path: str | os.PathLike[str]) -> list[Result]:
     """The results in a file; none if it is not there."""
-    path = Path(path)
-    try:
-        return [Result(**line) for line in json.loads(path.read_bytes())]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise RunError(f"{path}: not a file of results ({str(error).splitlines()[0][:100]})") from error
+    return check(read_json(path), list[Result], path) if os.path.lexists(path) else []
 
 
 def write_results(path: str | os.PathLike[str], results: Iterable[Result]) -> None:

@@ -20,10 +20,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
-from fastdropout.errors import ConfigError, RunError
-from fastdropout.files import write_atomic
+from fastdropout.errors import ConfigError, RunError, one_line
+from fastdropout.files import open_file, write_atomic
 from fastdropout.moments import Moments, unchecked_moments
 from fastdropout.music.data.rolls import KEYS
 from fastdropout.music.training.options import make_config
@@ -32,6 +32,7 @@ from fastdropout.music.training.state import Counters, State, blank_state
 VERSION = 1
 MAX_BYTES = 4 << 30
 MAX_FEATURES = 65_536
+MAX_HEADER = 16 << 20
 _SLOTS = ("last_step", "square")
 
 
@@ -44,8 +45,14 @@ class Checkpoint:
     """Of the pieces it was trained on."""
 
 
-def save_checkpoint(state: State, path: str | os.PathLike[str], corpus_sha256: str = "") -> None:
-    """Replace the file at `path` by this state; on any failure the old file stays."""
+def save_checkpoint(
+    state: State,
+    path: str | os.PathLike[str],
+    corpus_sha256: str = "",
+    *,
+    keep: str | os.PathLike[str] | None = None,
+) -> None:
+    """Replace the file at `path` by this state; on any failure the old file stays. `keep` renames that."""
     tensors = _tensors(state)
     text = json.dumps(
         {
@@ -57,7 +64,7 @@ def save_checkpoint(state: State, path: str | os.PathLike[str], corpus_sha256: s
         },
         sort_keys=True,
     )
-    write_tensors(path, tensors, text)
+    write_tensors(path, tensors, text, keep)
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
@@ -76,7 +83,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             "use the version of fastdropout that wrote it"
         )
     if metadata.get("sha256") != sha256(text, tensors):
-        raise RunError(f"{path}: damaged, its content does not have its sha256; use another checkpoint")
+        raise RunError(f"{path}: damaged, its content does not have its sha256")
     try:
         config = make_config(content["config"], what=f"{path}: config")
         counters = _counters(content["counters"])
@@ -102,18 +109,28 @@ def checked_features(features: Any) -> int:
     return features
 
 
-def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], text: str) -> None:
+def write_tensors(
+    path: str | os.PathLike[str],
+    tensors: dict[str, Tensor],
+    text: str,
+    keep: str | os.PathLike[str] | None = None,
+) -> None:
     """Tensors with a text about them, and the hash of both."""
-    write_atomic(path, save_tensors(tensors, {"fastdropout": text, "sha256": sha256(text, tensors)}))
+    content = save_tensors(tensors, {"fastdropout": text, "sha256": sha256(text, tensors)})
+    write_atomic(path, content, keep=keep)
 
 
 def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and metadata of a safetensors file that is to be a `what`."""
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size > MAX_BYTES:
-                raise RunError(f"{path}: larger than {MAX_BYTES >> 30} GB, which no {what} is")
-            data = file.read()
+        with open_file(path, MAX_BYTES) as file:
+            size = os.fstat(file.fileno()).st_size
+            header = int.from_bytes(file.read(8), "little")
+            # A file of zeros, which takes no room on a disk, shall take none in memory.
+            if not 2 <= header <= min(size - 8, MAX_HEADER):
+                raise RunError(f"{path}: not a readable safetensors file (its header does not fit)")
+            file.seek(0)
+            data = file.read(size)
     except FileNotFoundError:
         raise RunError(f"{path}: no such {what}") from None
     except OSError as error:
@@ -125,6 +142,13 @@ def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, An
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, RecursionError) as error:
         raise RunError(f"{path}: not a readable safetensors file ({_line(error)})") from error
     return tensors, metadata if isinstance(metadata, dict) else {}
+
+
+def check_finite(model: nn.Module, where: str | os.PathLike[str]) -> None:
+    """Refuse a network with weights that are no numbers."""
+    for name, weight in model.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            raise RunError(f"{where}: {name} holds infinite weights or NaN, so the network predicts nothing")
 
 
 def _tensors(state: State) -> dict[str, Tensor]:
@@ -221,4 +245,4 @@ def sha256(text: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
+    return one_line(error, 200)

@@ -6,20 +6,20 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from fastdropout.errors import RunError
+from fastdropout.errors import RunError, visible
 from fastdropout.music.data.corpora import NAMES
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.evaluation import Evaluation, evaluate
 from fastdropout.music.training.fitting import Progress, fit
-from fastdropout.music.training.model import default_threads
+from fastdropout.music.training.model import usable_threads
 from fastdropout.music.training.network import Network
-from fastdropout.music.training.run import Run, create_run
+from fastdropout.music.training.records import Result, Scores
+from fastdropout.music.training.run import CHECKPOINTS, Run, create_run
 from fastdropout.music.training.state import Data, State, load_corpus, new_state, prepare, settle
 from fastdropout.recurrent import kernel
 
@@ -77,8 +77,7 @@ def resume(
     _set_torch(config)
     with run.lock():
         run.sweep()
-        started = (run.path / "last.safetensors").is_file()
-        checkpoint = run.checkpoint("last") if started else None
+        which, checkpoint = run.latest() or ("last", None)
         if checkpoint is not None and checkpoint.state.config != config:
             changed = [name for name, value in checkpoint.state.config if getattr(config, name) != value]
             raise RunError(
@@ -86,8 +85,8 @@ def resume(
                 "change it back, or train anew with --config"
             )
         data = prepare(config, corpus)
-        known = run.about.get("corpus", {})
-        expected = checkpoint.corpus_sha256 if checkpoint else known.get("sha256", data.corpus.sha256)
+        known = checkpoint.corpus_sha256 if checkpoint else run.about.corpus.sha256
+        expected = known or data.corpus.sha256
         if data.corpus.sha256 != expected:
             raise RunError(
                 f"{run.path}: was trained on other pieces, {config.corpus} had the sha256 {expected[:16]}…, "
@@ -95,6 +94,9 @@ def resume(
             )
         _compare_kernels(run)
         state = checkpoint.state if checkpoint else new_state(config, data)
+        for damaged in CHECKPOINTS[: CHECKPOINTS.index(which)]:
+            run.set_aside(damaged)
+        _recover_best(run, state, data)
         run.forget_after(state.counters.epoch)
         _go(run, state, data, watch, stop, save_every, tensorboard)
     return run
@@ -102,16 +104,49 @@ def resume(
 
 def _compare_kernels(run: Run) -> None:
     """Warn where the run began with the compiled kernel and goes on without it, or the other way round."""
-    versions = run.about.get("versions")
-    before = versions.get("kernel") if isinstance(versions, dict) else None
+    before = run.about.versions.get("kernel")
     now = kernel.status()
-    if isinstance(before, str) and before.startswith("built") != now.startswith("built"):
+    if before is not None and before.startswith("built") != now.startswith("built"):
         warnings.warn(
             f"{run.path}: the run began with kernel {before!r} and goes on with kernel {now!r}: "
             "it will not equal an uninterrupted one bit for bit",
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def _recover_best(run: Run, state: State, data: Data) -> None:
+    """Replace a best checkpoint that is missing or damaged: a run must be able to end without it."""
+    done = state.counters
+    if done.best is None:
+        return
+    try:
+        run.model("best")
+        return
+    except RunError as error:
+        fault = run.fault("best", error)
+    run.set_aside("best")
+    for which, found in (("last", state), ("previous", _readable(run, "previous"))):
+        if found and (found.counters.epoch, found.counters.update) == (done.best_epoch, 0):
+            run.save_best(found, data.corpus.sha256)
+            told = f"made again from the checkpoint {which}"
+            break
+    else:
+        if done.diverged or not state.finished:
+            # Its score must not keep out a later network; patience begins anew.
+            lost, done.best, done.best_epoch = done.best_epoch, None, done.epoch
+            told = f"the network of epoch {lost} is lost, the best one from here on counts"
+        else:
+            run.save_best(state, data.corpus.sha256)
+            told = f"the network of epoch {done.best_epoch} is lost, that of epoch {done.epoch} replaces it"
+    warnings.warn(f"{fault}; {told}", RuntimeWarning, stacklevel=3)
+
+
+def _readable(run: Run, which: str) -> State | None:
+    try:
+        return run.checkpoint(which).state
+    except RunError:
+        return None
 
 
 def evaluate_run(
@@ -176,23 +211,24 @@ def _go(
     run.save_result(_result(run, state, data))
 
 
-def _result(run: Run, state: State, data: Data) -> dict[str, Any]:
+def _result(run: Run, state: State, data: Data) -> Result:
     """The final figures, of the best network on whole pieces; a run may diverge before it has one."""
-    done = state.counters
-    result: dict[str, Any] = {
-        "epochs": done.epoch,
-        "updates": done.updates,
-        "best_epoch": done.best_epoch,
-        "diverged": done.diverged,
-        "seconds": done.total_seconds,
-        "parameters": sum(p.numel() for p in state.model.parameters()),
-    }
+    done, best_epoch, scores = state.counters, 0, dict[str, Any]()
     if done.best is not None:
-        model = run.model("best")
+        best = run.checkpoint("best").state
+        best_epoch, model = best.counters.epoch, best.evaluated.eval()
         for split in ("valid", "test"):
             scored = evaluate(model, data.corpus.splits[split], score_first=state.config.score_first)
-            result[split] = scored.to_json()
-    return result
+            scores[split] = Scores.model_validate(scored.to_json())
+    return Result(
+        epochs=done.epoch,
+        updates=done.updates,
+        best_epoch=best_epoch,
+        diverged=done.diverged,
+        seconds=done.total_seconds,
+        parameters=sum(p.numel() for p in state.model.parameters()),
+        **scores,
+    )
 
 
 def _writer(run: Run, state: State) -> Any:
@@ -205,15 +241,26 @@ def _writer(run: Run, state: State) -> Any:
 
 def _settled(config: Config) -> Config:
     """With paths that hold wherever the run is gone on with, and the number of threads it began with."""
-    change: dict[str, Any] = {"threads": config.threads or default_threads(config)}
-    if config.corpus not in NAMES and Path(config.corpus).expanduser().is_dir():
-        change["corpus"] = str(Path(config.corpus).expanduser().resolve())
+    change: dict[str, Any] = {"threads": usable_threads(config)}
+    if config.threads > change["threads"]:
+        told = f"threads {config.threads} is more than this machine can use: {change['threads']} are used"
+        warnings.warn(told, RuntimeWarning, stacklevel=3)
+    if config.corpus not in NAMES and os.path.isdir(os.path.expanduser(config.corpus)):
+        change["corpus"] = _absolute(config.corpus)
     if config.data is not None:
-        change["data"] = str(Path(config.data).expanduser().resolve())
+        change["data"] = _absolute(config.data)
     return config.model_copy(update=change)
+
+
+def _absolute(path: str) -> str:
+    """The same place, wherever one is; unlike the method of Path, of any text."""
+    place = os.path.realpath(os.path.expanduser(path))
+    if visible(place) != place:
+        raise RunError(f"{visible(place)}: such a path cannot be written to config.toml; rename the folder")
+    return place
 
 
 def _set_torch(config: Config) -> None:
     # Before torch starts its threads, which take the setting of the thread that starts them.
     torch.set_flush_denormal(True)
-    torch.set_num_threads(config.threads or default_threads(config))
+    torch.set_num_threads(usable_threads(config))

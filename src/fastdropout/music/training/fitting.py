@@ -6,16 +6,19 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field, StrictBool
 from torch import Tensor
 
 from fastdropout.music.data.batches import Batch, batches, transposed
 from fastdropout.music.training import regulariser
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.evaluation import carried, mean_nll
+from fastdropout.music.training.model import usable_threads
+from fastdropout.music.training.records import Count, Number, Share
 from fastdropout.music.training.state import Data, State
 from fastdropout.nn import init, kl
 from fastdropout.optim import clip_grad_norm_
@@ -23,29 +26,30 @@ from fastdropout.optim import clip_grad_norm_
 
 @dataclass(frozen=True)
 class Record:
-    """What is written down of an epoch."""
+    """What is written down of an epoch: a line of metrics.jsonl."""
 
-    epoch: int
-    updates: int
-    train_nll_per_step: float | None
-    valid_nll_per_step: float | None
-    spectral_radius: float | None
-    variance_radius: float | None
-    gradient_norm: float | None
-    lr: float
-    seconds: float
-    frames_per_second: float
-    best: bool = False
-    diverged: bool = False
-    rewarded: float | None = None
+    epoch: Annotated[Count, Field(ge=1)]
+    updates: Count
+    train_nll_per_step: Number | None
+    valid_nll_per_step: Number | None
+    spectral_radius: Number | None
+    variance_radius: Number | None
+    gradient_norm: Number | None
+    lr: Number
+    seconds: Annotated[Number, Field(ge=0)]
+    frames_per_second: Number
+    best: StrictBool = False
+    diverged: StrictBool = False
+    rewarded: Share | None = None
     """Share of weights that the regulariser drives to grow (lambda < 0); None without noise."""
-    penalised: float | None = None
-    lambda_quantiles: list[float] | None = None
+    penalised: Share | None = None
+    lambda_quantiles: Annotated[list[Number], Field(min_length=5, max_length=5)] | None = None
     """At `regulariser.QUANTILES`, over all weights."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
-        return asdict(self)
+        """Plain numbers; what is infinite or no number becomes None."""
+        values = asdict(self)
+        return {name: None if _is_wild(value) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def fit(state: State, data: Data) -> Iterator[Progress]:
     """
     # Variances become tiny, and processors are slow at denormal numbers.
     torch.set_flush_denormal(True)
-    torch.set_num_threads(state.config.threads)
+    torch.set_num_threads(usable_threads(state.config))
     valid = data.valid_batches(state.config)
     few = regulariser.sample(data.train)
     while not state.finished:
@@ -255,3 +259,7 @@ def _progress(state: State, data: Data, record: Record | None = None) -> Progres
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _is_wild(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -17,6 +17,8 @@ from fastdropout.music.training.outputs import NADE, Gaussian, IndependentNotes,
 from fastdropout.nn import init
 from fastdropout.optim import RMSprop
 
+MANY_THREADS = 16
+
 
 @torch.no_grad()
 def initialise(
@@ -148,5 +150,18 @@ def default_threads(config: Config) -> int:
     """One for small networks, which more only make wait for one another; else one a core, at most 4."""
     if config.hidden // config.members <= 256:
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(4, cores)
+    return min(4, cores())
+
+
+def usable_threads(config: Config) -> int:
+    """The threads of a configuration; not more than there are cores, if that are many.
+
+    A run from a machine with more cores keeps its number here, as the last digits depend on it. Hundreds of
+    threads, which a file may ask for, would only wait for one another.
+    """
+    return min(config.threads or default_threads(config), max(cores(), MANY_THREADS))
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

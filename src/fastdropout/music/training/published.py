@@ -7,6 +7,7 @@ a file can be executed. They lie in the package itself, so that an installed one
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from importlib import resources
@@ -15,9 +16,15 @@ from typing import Any
 
 import torch
 
-from fastdropout.errors import ConfigError, RunError
+from fastdropout.errors import ConfigError, RunError, is_out_of_memory, one_line
 from fastdropout.music.data.rolls import KEYS
-from fastdropout.music.training.checkpoint import checked_features, read_tensors, sha256, write_tensors
+from fastdropout.music.training.checkpoint import (
+    check_finite,
+    checked_features,
+    read_tensors,
+    sha256,
+    write_tensors,
+)
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.model import build_model
 from fastdropout.music.training.network import Network
@@ -80,14 +87,21 @@ def load_model(name: str | os.PathLike[str]) -> Published:
     try:
         config = make_config(content["config"], what=f"{path}: config")
         wrong = [key for key, kind in _ABOUT.items() if type(about[key]) is not kind]
+        wrong += [key for key, kind in _ABOUT.items() if kind is float and not math.isfinite(about[key])]
         if wrong:
             raise ValueError(f"{wrong[0]} must be {_ABOUT[wrong[0]].__name__}")
+        config = config.model_copy(update={"threads": 0})  # A matter of the machine it is used on.
         with torch.random.fork_rng(devices=[]):
             model = build_model(config, checked_features(content.get("features", KEYS)))
+        for name, own in model.state_dict().items():
+            if name in tensors and tensors[name].dtype != own.dtype:
+                raise ValueError(f"{name} must be {own.dtype}, got {tensors[name].dtype}")
         model.load_state_dict(tensors)
     except (ConfigError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        why = (str(error).splitlines() or [""])[0][:200]
-        raise RunError(f"{path}: not a published model of this version ({why})") from error
+        if is_out_of_memory(error):
+            raise
+        raise RunError(f"{path}: not a published model of this version ({one_line(error, 200)})") from error
+    check_finite(model, path)
     return Published(path.stem, model.requires_grad_(False).eval(), config, about)
 
 

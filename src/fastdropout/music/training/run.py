@@ -3,7 +3,7 @@
 config.toml        the resolved configuration; `fastdropout train --config` reruns it
 run.json           versions, whether the kernel was built, seed, hash of the corpus, command
 metrics.jsonl      a line for each epoch
-last.safetensors   where to go on
+last.safetensors   the checkpoint to resume from; previous.safetensors is the one before
 best.safetensors   the lowest valid
 result.json        the final figures; there when the run is finished
 report.html        the page to look at
@@ -12,29 +12,40 @@ report.html        the page to look at
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
 import platform
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from fastdropout.errors import ConfigError, RunError
+from fastdropout.errors import ConfigError, RunError, visible
 from fastdropout.files import append_line, lock_file, new_folder, write_atomic
 from fastdropout.music.data.rolls import Corpus
-from fastdropout.music.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fastdropout.music.training.checkpoint import Checkpoint, check_finite, load_checkpoint, save_checkpoint
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.fitting import Record
 from fastdropout.music.training.network import Network
 from fastdropout.music.training.options import read_config, to_toml
+from fastdropout.music.training.records import (
+    MAX_SKIPPED,
+    About,
+    CorpusAbout,
+    Result,
+    check,
+    read_json,
+    read_lines,
+)
 from fastdropout.music.training.state import State
 from fastdropout.recurrent import kernel
 
 FORMAT = 1
 """Version of the layout of a run folder."""
-MAX_JSON = 256 << 20
+CHECKPOINTS = ("last", "previous", "best")
+"""In the order in which a run is resumed from them."""
 _PACKAGES = ("fastdropout", "torch", "numpy", "safetensors")
 
 
@@ -47,20 +58,10 @@ class Run:
             raise RunError(f"{self.path}: no such run folder")
         if not (self.path / "config.toml").is_file():
             raise RunError(f"{self.path}: not a run folder, it has no config.toml; train again")
-        about = self.about
-        if about.get("format", FORMAT) != FORMAT:
-            raise RunError(
-                f"{self.path}: has layout version {str(about['format'])[:20]}, this program reads {FORMAT}; "
-                "use the version of fastdropout that wrote it"
-            )
+        self.about = _read_about(self.path / "run.json")
+        """The content of run.json."""
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """The content of run.json, empty if it was never written."""
-        path = self.path / "run.json"
-        return _read_json(path) if path.exists() else {}
-
-    @property
+    @functools.cached_property
     def config(self) -> Config:
         """The configuration in config.toml."""
         try:
@@ -71,35 +72,83 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the final figures are there."""
-        return (self.path / "result.json").is_file()
+        return os.path.lexists(self.path / "result.json")
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Result:
         """The final figures; a `RunError` says how to get them."""
         if not self.finished:
             raise RunError(f"{self.path}: is not finished; fastdropout resume {self.path}")
-        return _read_json(self.path / "result.json")
+        path = self.path / "result.json"
+        try:
+            return check(read_json(path), Result, path)
+        except RunError as error:
+            raise RunError(
+                f"{error}; without this file, fastdropout resume {self.path} makes it again"
+            ) from error
 
     @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """A record for each epoch, as `Record` describes them; a torn last line is left out."""
-        return [record for _, record in self._lines()]
+    def metrics(self) -> list[Record]:
+        """A record for each epoch; a line that a crash has torn is left out."""
+        path = self.path / "metrics.jsonl"
+        if not os.path.lexists(path):
+            return []
+        return [check(content, Record, f"{path}: line {n}") for n, _, content in read_lines(path)]
 
     @property
     def name(self) -> str:
         """The folder's name."""
-        return self.path.resolve().name
+        return visible(os.path.basename(os.path.realpath(self.path)))
 
     def checkpoint(self, which: str = "best") -> Checkpoint:
-        """The checkpoint `best` or `last`."""
-        path = self.path / f"{which}.safetensors"
-        if not path.is_file():
-            raise RunError(f"{self.path}: has no {which} checkpoint yet; fastdropout resume {self.path}")
-        return load_checkpoint(path)
+        """The checkpoint `best`, `last` or `previous`."""
+        if not self.has(which):
+            raise RunError(f"{self.path}: has no {which} checkpoint; fastdropout resume {self.path}")
+        return load_checkpoint(self.path / f"{which}.safetensors")
+
+    def latest(self) -> tuple[str, Checkpoint] | None:
+        """Which checkpoint to resume from: the first of `CHECKPOINTS` that can be read.
+
+        None before the first was written. With a warning if it is not `last`.
+
+        If none can be read, a `RunError` says so: a run is never begun again without a word.
+        """
+        faults = []
+        for which in CHECKPOINTS:
+            try:
+                found = self.checkpoint(which)
+            except RunError as error:
+                faults.append(self.fault(which, error))
+                continue
+            if faults:
+                done = found.state.counters
+                warnings.warn(
+                    f"{faults[0]}; goes on from the checkpoint {which}, after epoch {done.epoch} "
+                    f"and {done.updates} updates",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return which, found
+        if any(map(self.has, CHECKPOINTS)) or self.metrics:
+            raise RunError(
+                f"{faults[0]}, and there is no other to go on from; "
+                f"train anew: fastdropout train --config {self.path / 'config.toml'}"
+            )
+        return None
+
+    def has(self, which: str) -> bool:
+        """Whether there is a file of this name, readable or not."""
+        return os.path.lexists(self.path / f"{which}.safetensors")
+
+    def fault(self, which: str, error: RunError) -> str:
+        """What is wrong with a checkpoint, without advice."""
+        return str(error) if self.has(which) else f"{self.path}: has no {which} checkpoint"
 
     def model(self, which: str = "best") -> Network:
         """The trained network in evaluation mode, with averaged weights if the run averages."""
-        return self.checkpoint(which).state.evaluated.eval()
+        model = self.checkpoint(which).state.evaluated.eval()
+        check_finite(model, self.path / f"{which}.safetensors")
+        return model
 
     def save(self, state: State, corpus: Corpus, record: Record | None = None) -> None:
         """Write a state down; after an epoch with its record.
@@ -110,20 +159,41 @@ class Run:
         if record is not None:
             append_line(self.path / "metrics.jsonl", json.dumps(record.to_json()), sync=True)
             if record.best:
-                save_checkpoint(state, self.path / "best.safetensors", corpus.sha256)
-        save_checkpoint(state, self.path / "last.safetensors", corpus.sha256)
+                self.save_best(state, corpus.sha256)
+        last, previous = (self.path / f"{which}.safetensors" for which in ("last", "previous"))
+        save_checkpoint(state, last, corpus.sha256, keep=previous)
 
-    def save_result(self, result: dict[str, Any]) -> None:
+    def save_best(self, state: State, corpus_sha256: str) -> None:
+        """Write a state down as the one with the lowest valid."""
+        save_checkpoint(state, self.path / "best.safetensors", corpus_sha256)
+
+    def save_result(self, result: Result) -> None:
         """Write the final figures."""
-        write_atomic(self.path / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+        text = json.dumps(result.model_dump(exclude_none=True), indent=1) + "\n"
+        write_atomic(self.path / "result.json", text.encode())
 
     def forget_after(self, epoch: int) -> None:
-        """Take away the records of epochs after `epoch`, which will be made again."""
+        """Take away the records of epochs after `epoch`, which will be made again, and what is no record."""
         path = self.path / "metrics.jsonl"
-        if not path.exists():
+        if not os.path.lexists(path):
             return
-        kept = [line for line, record in self._lines() if record["epoch"] <= epoch]
-        write_atomic(path, "".join(line + "\n" for line in kept).encode())
+        kept, faults = [], []
+        for number, line, content in read_lines(path):
+            try:
+                if check(content, Record, f"{path}: line {number}").epoch <= epoch:
+                    kept.append(line + b"\n")
+            except RunError as error:
+                faults.append(str(error))
+        write_atomic(path, b"".join(kept))
+        if faults:
+            more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+            warnings.warn(f"{faults[0]}; the line{more} was taken away", RuntimeWarning, stacklevel=2)
+
+    def set_aside(self, which: str) -> None:
+        """Rename a checkpoint that cannot be read, so that none that can be is replaced by it."""
+        path = self.path / f"{which}.safetensors"
+        if os.path.lexists(path):
+            os.replace(path, path.with_name(f"{path.name}.damaged"))
 
     def sweep(self) -> None:
         """Take away what a killed process was writing; only for who holds the lock."""
@@ -139,22 +209,6 @@ class Run:
             except OSError as error:
                 raise RunError(f"{self.path}: another process trains in it; wait for it to end") from error
             yield
-
-    def _lines(self) -> list[tuple[str, dict[str, Any]]]:
-        path = self.path / "metrics.jsonl"
-        try:
-            text = path.read_bytes()[:MAX_JSON].decode("utf-8", "replace") if path.exists() else ""
-        except OSError as error:
-            raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-        lines: list[tuple[str, dict[str, Any]]] = []
-        for line in text.splitlines():
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue  # Torn by a crash; the epoch was made again.
-            if isinstance(record, dict) and type(record.get("epoch")) is int:
-                lines.append((line, record))
-        return lines
 
 
 def create_run(
@@ -174,41 +228,41 @@ def create_run(
             raise RunError(f"{path}: is a file, a run needs a folder") from None
         if any(path.iterdir()):
             raise RunError(f"{path}: is not empty; choose another folder, or fastdropout resume {path}")
-    about = {
-        "format": FORMAT,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": list(command),
-        "seed": config.seed,
-        "corpus": {
-            "name": corpus.name,
-            "source": corpus.source,
-            "sha256": corpus.sha256,
-            "skipped": [list(item) for item in corpus.skipped],
-        },
-        "versions": {
+    about = About(
+        format=FORMAT,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        command=list(command),
+        seed=config.seed,
+        corpus=CorpusAbout(
+            name=corpus.name,
+            source=corpus.source,
+            sha256=corpus.sha256,
+            skipped=[list(item) for item in corpus.skipped[:MAX_SKIPPED]],
+        ),
+        versions={
             "python": platform.python_version(),
             **{name: _version(name) for name in _PACKAGES},
             "kernel": kernel.status(),
         },
-        "platform": platform.platform(),
-    }
-    write_atomic(path / "run.json", (json.dumps(about, indent=1) + "\n").encode())
+        platform=platform.platform(),
+    )
+    write_atomic(path / "run.json", (json.dumps(about.model_dump(), indent=1) + "\n").encode())
     # Last: a folder that has it can be resumed.
     write_atomic(path / "config.toml", to_toml(config).encode())
     return Run(path)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            content = json.loads(file.read(MAX_JSON))
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}: not a JSON file ({str(error).splitlines()[0][:100]})") from error
-    if not isinstance(content, dict):
-        raise RunError(f"{path}: must hold a JSON object, got {type(content).__name__}")
-    return content
+def _read_about(path: Path) -> About:
+    if not os.path.lexists(path):
+        return About()  # Killed before it was written.
+    content = read_json(path)
+    version = content.get("format", FORMAT) if isinstance(content, dict) else FORMAT
+    if version != FORMAT:
+        raise RunError(
+            f"{path.parent}: has layout version {str(version)[:20]}, this program reads {FORMAT}; "
+            "use the version of fastdropout that wrote it"
+        )
+    return check(content, About, path)
 
 
 def _version(package: str) -> str:

@@ -51,7 +51,8 @@ def learnt(folder):
     kept = ("epoch", "train_nll_per_step", "valid_nll_per_step", "spectral_radius", "gradient_norm")
     runs = [Run(path) for path in sorted((folder / "trials").glob("[0-9]*"))]
     return [
-        ([{k: m[k] for k in kept} for m in run.metrics], run.result["test"]["nll_per_step"]) for run in runs
+        ([{k: getattr(m, k) for k in kept} for m in run.metrics], run.result.test.nll_per_step)
+        for run in runs
     ]
 
 
@@ -66,8 +67,8 @@ def assert_whole(folder, count, storage=None):
         assert trial.state in ("finished", "diverged", "pruned", "failed")
         if trial.state == "finished":
             run = Run(trial.folder)
-            assert trial.valid == run.result["valid"]["nll_per_step"]
-            assert [m["epoch"] for m in run.metrics] == list(range(1, run.result["epochs"] + 1))
+            assert trial.valid == run.result.valid.nll_per_step
+            assert [m.epoch for m in run.metrics] == list(range(1, run.result.epochs + 1))
     assert not list(folder.rglob("*.tmp"))
     return trials
 

@@ -53,7 +53,7 @@ def test_a_search_ends_with_the_test_of_the_best_alone(done):
     assert lines[0] == f"search {folder}"
     assert sorted(int(line.split()[1]) for line in lines[1:10]) == list(range(9))
     assert lines[10] == f"best trial {best.number}: valid {best.valid:.3f}, {best.folder}"
-    test = Run(best.folder).result["test"]["nll_per_step"]
+    test = Run(best.folder).result.test.nll_per_step
     assert lines[11] == f"test NLL {test:.3f} nats per frame"
     assert lines[12:] == [f"report {folder / 'report.html'}"]
     fixed = {"hidden": 12, "nu": 4}
@@ -76,7 +76,7 @@ def test_the_page_stands_alone(done):
         assert f"<td>{trial.number}</td><td>finished</td>" in page
     # No test figure but that of the best.
     for trial in work.trials:
-        test = f"{Run(trial.folder).result['test']['nll_per_step']:.3f}"
+        test = f"{Run(trial.folder).result.test.nll_per_step:.3f}"
         shown = test in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
         assert shown or trial.number != work.best.number
     shares = importances(work.study)

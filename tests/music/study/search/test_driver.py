@@ -65,7 +65,7 @@ def test_a_search_of_real_runs(make):
     assert [t.state for t in trials] == ["finished"] * 5
     for trial in trials:
         run = Run(trial.folder)
-        assert trial.valid == run.result["valid"]["nll_per_step"]
+        assert trial.valid == run.result.valid.nll_per_step
         drawn = draw(PAPER, 0, trial.number, SMALL)
         assert {name: getattr(run.config, name) for name in drawn} == drawn
         assert run.config == search.config(trial.number)

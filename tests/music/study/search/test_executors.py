@@ -23,8 +23,8 @@ KEPT = ("epoch", "train_nll_per_step", "valid_nll_per_step", "gradient_norm")
 def learnt(folder):
     """What a run has learnt, without the time it took."""
     run = Run(folder)
-    lines = [{name: record[name] for name in KEPT} for record in run.metrics]
-    return lines, run.result["test"]
+    lines = [{name: getattr(record, name) for name in KEPT} for record in run.metrics]
+    return lines, run.result.test
 
 
 def collect(executor, count, limit=120, each=lambda: None):
@@ -60,7 +60,7 @@ def test_a_job_is_a_run(config, tmp_path):
     outcome = run_job(job)
     result = Run(tmp_path / "a").result
     assert (outcome.state, outcome.epochs, outcome.reason) == ("finished", 3, "")
-    assert outcome.valid == result["valid"]["nll_per_step"]
+    assert outcome.valid == result.valid.nll_per_step
     before = (tmp_path / "a" / "result.json").stat().st_mtime_ns
     assert run_job(job) == outcome  # Nothing is trained again.
     assert (tmp_path / "a" / "result.json").stat().st_mtime_ns == before
@@ -105,7 +105,7 @@ def test_a_job_that_diverges_is_kept_as_such(config, tmp_path):
     wild = {"lr": 1000.0, "momentum": 0.99, "drop": 0, "clip": 1e12, "schedule": "none", "alpha": 0.0}
     outcome = run_job(Job(str(tmp_path / "a"), config(**wild), until=1))
     assert outcome.state == "diverged"
-    assert Run(tmp_path / "a").result["diverged"]
+    assert Run(tmp_path / "a").result.diverged
 
 
 def test_a_missing_corpus_halts(config, tmp_path):
@@ -142,7 +142,7 @@ def test_two_at_once_take_turns(config, tmp_path, pool):
     outcomes = collect(executor, 2)
     assert outcomes[1] == outcomes[2]
     assert outcomes[1].state == "finished"
-    assert [record["epoch"] for record in Run(tmp_path / "a").metrics] == [1, 2, 3]
+    assert [record.epoch for record in Run(tmp_path / "a").metrics] == [1, 2, 3]
 
 
 def test_whoever_waits_too_long_is_told(config, tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from fastdropout.music.study.search.folder import SearchFolder, Settings
 from fastdropout.music.study.search.job import Job, Outcome
 from fastdropout.music.study.search.space import SPACES, Sampler, choose, draw, suggest, trial_config
 from fastdropout.music.training.config import Config
+from fastdropout.music.training.fitting import Record
 from fastdropout.music.training.run import Run
 
 Ending = Literal["waiting", "running", "finished", "diverged", "pruned", "failed"]
@@ -237,7 +238,7 @@ class Search:
             return Trial(frozen.number, "waiting", folder)
         if frozen.state == TrialState.RUNNING:
             metrics = _metrics(folder)
-            scores = [m["valid_nll_per_step"] for m in metrics if m.get("valid_nll_per_step") is not None]
+            scores = [m.valid_nll_per_step for m in metrics if m.valid_nll_per_step is not None]
             return Trial(
                 frozen.number,
                 "running",
@@ -245,7 +246,7 @@ class Search:
                 frozen.params,
                 min(scores, default=None),
                 len(metrics),
-                sum(m["seconds"] for m in metrics),
+                sum(m.seconds for m in metrics),
             )
         return Trial(
             frozen.number,
@@ -314,7 +315,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise RunError(SearchFolder.how_to_go_on(path, why)) from error
 
 
-def _metrics(folder: Path) -> list[dict[str, Any]]:
+def _metrics(folder: Path) -> list[Record]:
     try:
         return Run(folder).metrics
     except RunError:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastdropout.errors import ConfigError
 from fastdropout.music.study.search.job import Job, Outcome, run_job
+from fastdropout.music.training.model import cores
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -75,7 +76,7 @@ def make_executor(
     if name == "serial":
         return SerialExecutor(stop)
     if name == "process":
-        return ProcessExecutor(workers or _cores())
+        return ProcessExecutor(workers or cores())
     from fastdropout.music.study.search.ray_executor import RayExecutor
 
     return RayExecutor(ray or "auto", cpus=cpus, gpus=gpus, workers=workers)
@@ -253,7 +254,3 @@ def _die_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

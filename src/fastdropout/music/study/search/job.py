@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import functools
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from fastdropout.errors import DataError, RunError
+from fastdropout.errors import DataError, RunError, is_out_of_memory, one_line
 from fastdropout.files import lock_file
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.training.config import Config
@@ -62,6 +63,7 @@ class Outcome:
     seconds: float = 0.0
     """Of training, all attempts together."""
     reason: str = ""
+    """Why it failed or halted; of others, what is to be known of the run."""
 
 
 class _Pause(Exception):
@@ -76,8 +78,9 @@ def run_job(job: Job, stop: Callable[[], bool] | None = None) -> Outcome:
     """
     folder = Path(job.folder)
     try:
-        with _alone(folder):
-            return _run(job, folder, stop)
+        with _alone(folder), _told() as told:
+            outcome = _run(job, folder, stop)
+        return replace(outcome, reason="; ".join(told)) if told else outcome
     except OSError as error:
         why = f"{error.filename or folder}: {error.strerror or error}"
         if error.errno == errno.ENOMEM:
@@ -86,10 +89,24 @@ def run_job(job: Job, stop: Callable[[], bool] | None = None) -> Outcome:
     except DataError as error:
         return Outcome("halted", reason=_line(error))
     except Exception as error:
-        if _is_memory(error):
+        if is_out_of_memory(error):
             return Outcome("failed", reason=f"out of memory ({_line(error)})")
         known = isinstance(error, RunError)
         return Outcome("failed", reason=_line(error) if known else f"{type(error).__name__}: {_line(error)}")
+
+
+@contextmanager
+def _told() -> Iterator[list[str]]:
+    """What a run says of itself, such as that its last checkpoint was damaged: a worker has no screen."""
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", category=RuntimeWarning, module="fastdropout")
+        yield told
+    for warning in caught:
+        if isinstance(warning.message, RuntimeWarning):
+            told.append(_line(warning.message))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _run(job: Job, folder: Path, stop: Callable[[], bool] | None) -> Outcome:
@@ -118,10 +135,10 @@ def _run(job: Job, folder: Path, stop: Callable[[], bool] | None) -> Outcome:
         return _look(run, "stopped")
     result = run.result
     return Outcome(
-        "diverged" if result["diverged"] else "finished",
-        result.get("valid", {}).get("nll_per_step"),
-        result["epochs"],
-        result["seconds"],
+        "diverged" if result.diverged else "finished",
+        result.valid.nll_per_step if result.valid else None,
+        result.epochs,
+        result.seconds,
     )
 
 
@@ -133,14 +150,15 @@ def _look(run: Run, state: State) -> Outcome:
         corpus = _corpus(config.corpus, config.data, config.steps_per_quarter, config.pieces)
         valid = evaluate_run(run, "valid", corpus=corpus).nll_per_step
     metrics = run.metrics
-    return Outcome(state, valid, len(metrics), sum(record["seconds"] for record in metrics))
+    return Outcome(state, valid, len(metrics), sum(record.seconds for record in metrics))
 
 
 def _is_paused(run: Run, until: int) -> bool:
     """Whether the pause was reached before, by a job whose outcome nobody has heard."""
-    if not until or run.finished or not (run.path / "last.safetensors").is_file():
+    found = None if not until or run.finished else run.latest()
+    if found is None:
         return False
-    state = run.checkpoint("last").state
+    state = found[1].state
     return state.counters.epoch >= until and not state.finished
 
 
@@ -183,11 +201,5 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _is_memory(error: Exception) -> bool:
-    # torch has no class of its own for this on a CPU.
-    text = str(error)
-    return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
-
-
 def _line(error: BaseException) -> str:
-    return (" ".join(str(error).split())[:300]) or type(error).__name__
+    return one_line(error, 300)

@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import optuna
@@ -19,6 +18,7 @@ from fastdropout.errors import RunError
 from fastdropout.files import write_atomic, write_output
 from fastdropout.music.study import figures, report
 from fastdropout.music.study.search.driver import Search, Trial
+from fastdropout.music.training.fitting import Record
 from fastdropout.music.training.run import Run
 
 CURVES = 6
@@ -70,9 +70,10 @@ _STATES = ("finished", "diverged", "pruned", "failed", "running", "waiting")
 def nll_on_test(best: Trial) -> float | None:
     """`nll_per_step` of the selected trial on test; None if its run folder is on another machine."""
     try:
-        return float(Run(best.folder).result["test"]["nll_per_step"])
+        test = Run(best.folder).result.test
     except RunError:
         return None
+    return None if test is None else test.nll_per_step
 
 
 def importances(study: optuna.Study) -> dict[str, float]:
@@ -153,7 +154,7 @@ def _zoom(axes: Axes, values: Sequence[float | None]) -> None:
     axes.set_ylim(low - room, top + room)
 
 
-def _metrics(trial: Trial) -> list[dict[str, Any]]:
+def _metrics(trial: Trial) -> list[Record]:
     try:
         return Run(trial.folder).metrics
     except RunError:
