@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastdropout import analysis, functional, music, nn, optim, recurrent
     from fastdropout.functional import losses
-    from fastdropout.integration import integrate, register
+    from fastdropout.integration import check, integrate, register
     from fastdropout.moments import Moments
     from fastdropout.recurrent.buffers import release_memory
 
@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Moments",
     "analysis",
+    "check",
     "functional",
     "integrate",
     "losses",
@@ -34,6 +35,7 @@ __all__ = [
 
 _HOMES = {
     "Moments": "fastdropout.moments",
+    "check": "fastdropout.integration",
     "integrate": "fastdropout.integration",
     "losses": "fastdropout.functional",
     "register": "fastdropout.integration",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,6 +33,11 @@ def current() -> Context | None:
     return _contexts.stack[-1] if _contexts.stack else None
 
 
+def active() -> Context:
+    """The context that asked for a rule."""
+    return _contexts.stack[-1]
+
+
 def note_once(key: str, message: str, *args: Any) -> None:
     """Log a warning the first time that `key` comes up in this process."""
     if key not in _noted:
@@ -42,10 +48,12 @@ def note_once(key: str, message: str, *args: Any) -> None:
 class Context(TorchFunctionMode):
     """What `integrate()` and its sampled twin share: inside, they see every torch function of this thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, weight_var: Mapping[Tensor, Tensor] | None = None) -> None:
         super().__init__()
         self._entered: dict[int, tuple[Moments, Any]] = {}
         self._before: list[tuple[Any, Any, Any]] = []
+        # Noisy weights by identity. They enter as new noise when first used.
+        self._weights = {id(w): (w, Moments(w, v)) for w, v in (weight_var or {}).items()}
 
     def __enter__(self) -> Any:
         self._activate()
@@ -55,6 +63,15 @@ class Context(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         _contexts.stack = _contexts.stack[:-1]
         self._deactivate(*error)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """See torch functions again inside of a rule, which is written in them."""
+        self._activate()
+        try:
+            yield
+        finally:
+            self._deactivate()
 
     def _activate(self) -> None:
         super().__enter__()
@@ -70,12 +87,27 @@ class Context(TorchFunctionMode):
     ) -> Any:
         """Serve functions of Moments, and those with which noise begins; leave all others alone."""
         kwargs = kwargs or {}
+        if self._weights:
+            found = [False]
+            args, kwargs = self._with_noise(args, found), self._with_noise(kwargs, found)
+            if found[0]:
+                return self.serve(func, args, kwargs)
         if Moments in types:
             return self.serve(func, args, kwargs)
         entry = TABLE.get(func)
         if entry is None or not entry.begins or (entry.noisy and not entry.noisy(*args, **kwargs)):
             return func(*args, **kwargs)
         return self.serve(func, args, kwargs)
+
+    def _with_noise(self, x: Any, found: list[bool]) -> Any:
+        if isinstance(x, Tensor) and id(x) in self._weights:
+            found[0] = True
+            return self._weights[id(x)][1]
+        if type(x) is list or type(x) is tuple:
+            return type(x)([self._with_noise(item, found) for item in x])
+        if type(x) is dict:
+            return {key: self._with_noise(value, found) for key, value in x.items()}
+        return x
 
     def serve(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute a torch function of Moments."""
@@ -106,6 +138,10 @@ class Context(TorchFunctionMode):
     ) -> Any:
         """mean + gain (x - E[x]) + (profile + x - E[x]) eps, with V[eps] = ratio."""
         raise NotImplementedError
+
+    def residual(self, mean: Tensor, var: Tensor) -> Tensor:
+        """Noise of variance `var` that arises at `mean` from the noise of several others together."""
+        return mean
 
     def gaussian(self, mean: Tensor, var: Tensor) -> Any:
         """New independent Gaussian variables: noisy weights, noisy inputs."""

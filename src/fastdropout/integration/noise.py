@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import torch
@@ -23,8 +23,15 @@ _HALF = (torch.float16, torch.bfloat16)
 class Noise(Context):
     """The context of `integrate()`: Moments flow, and the sources of the noise are kept for the trace."""
 
-    def __init__(self, *, gains: Gains = "moments", trace: bool = True, train_variance: bool = True) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        *,
+        gains: Gains = "moments",
+        trace: bool = True,
+        train_variance: bool = True,
+        weight_var: Mapping[Tensor, Tensor] | None = None,
+    ) -> None:
+        super().__init__(weight_var)
         if gains not in get_args(Gains):
             raise ValueError(f"gains must be one of {', '.join(get_args(Gains))}, got {gains!r}")
         self.gains, self.trace, self.cut = gains, trace, not train_variance
@@ -38,11 +45,8 @@ class Noise(Context):
         """Compute a torch function of Moments by its rule; without one, the mean by the function itself."""
         entry = TABLE.get(func)
         if entry is not None and entry.kind == "composite":
-            self._activate()
-            try:
+            with self.active():
                 return entry.call(func, *args, **kwargs) if entry.generic else entry.call(*args, **kwargs)
-            finally:
-                self._deactivate()
         target = args[0] if kwargs.pop("inplace", False) and args else None
         with quiet():
             found: list[Moments] = []
@@ -71,7 +75,10 @@ class Noise(Context):
         half = next((x.dtype for x in found if x.dtype in _HALF), None) if entry.precise else None
         if half is not None:
             args, kwargs = converted(args, torch.float32), converted(kwargs, torch.float32)
-        out = entry.call(func, *args, **kwargs) if entry.generic else entry.call(*args, **kwargs)
+        if self.cut and entry.elementwise and isinstance(args[0], Moments):
+            out = _linearised(entry.call, args[0], *args[1:], **kwargs)
+        else:
+            out = entry.call(func, *args, **kwargs) if entry.generic else entry.call(*args, **kwargs)
         if half is not None:
             out = converted(out, half)
         return without_gradient(out) if self.cut else out
@@ -167,6 +174,17 @@ class Noise(Context):
         total = added if var is None else added + gain**2 * var
         return unchecked_moments(mean, total.detach() if self.cut else total)
 
+    def residual(self, mean: Tensor, var: Tensor) -> Tensor:
+        """Noise of variance `var` that arises at `mean` from the noise of several others together.
+
+        What slopes do not see: V[a] V[b] of a product a b.
+        """
+        place = self._place(mean)
+        if place is None:
+            return mean
+        self._add("product", place, var)
+        return place
+
     def gaussian(self, mean: Tensor, var: Tensor) -> Any:
         """New independent Gaussian variables: noisy weights, noisy inputs."""
         place = self._place(mean)
@@ -223,6 +241,44 @@ class Noise(Context):
             total = outputs.covariance().detach()
             return total if outputs.batch_dim is not None else total[0]
 
+    def shares(
+        self,
+        y: Tensor | Moments,
+        *,
+        by: Literal["module", "call"] = "module",
+        batch_dim: int | None = 0,
+        memory: int = MEMORY,
+    ) -> dict[str, Tensor]:
+        """Which share of the traced variance comes from where: a tensor of the shape of `y` for each source.
+
+        The names are the paths of the modules in which the noise arises. With `by="call"` a module that is
+        called several times (in a loop over steps) has an entry for each call, `name[0]`, `name[1]`, ...
+        Shares add up to 1, or to 0 where there is no variance.
+        """
+        if by not in ("module", "call"):
+            raise ValueError(f"by must be one of module, call, got {by!r}")
+        outputs = self._outputs(y, batch_dim, memory)
+        found: dict[str, Tensor] = {}
+        with quiet():
+            for source, part in outputs.variances():
+                name = source.name if by == "module" else f"{source.name}[{source.call}]"
+                found[name] = found[name] + part if name in found else part
+            total = sum(found.values(), torch.zeros_like(outputs.table))
+            total = torch.where(total > 0, total, 1)
+            return {name: outputs.restore(part / total).detach() for name, part in found.items()}
+
+    def origins(
+        self, y: Tensor | Moments, *, batch_dim: int | None = 0, memory: int = MEMORY
+    ) -> dict[str, Tensor]:
+        """The variance of `y`, summed over its elements, by each element of each source: which step or input.
+
+        Names are those of `shares(by="call")`; each tensor has the shape of what was dropped there, with
+        length 1 where one mask covers a whole dimension.
+        """
+        outputs = self._outputs(y, batch_dim, memory)
+        with quiet():
+            return {f"{s.name}[{s.call}]": part.detach() for s, part in outputs.elements()}
+
     def _outputs(self, y: Tensor | Moments, batch_dim: int | None, memory: int) -> Outputs:
         if self._untraced:
             raise RuntimeError(
@@ -236,3 +292,18 @@ class Noise(Context):
             raise ValueError(f"batch_dim must be a dimension of y, which has {mean.ndim}, got {batch_dim}")
         with quiet():
             return Outputs(mean, self.sources, batch_dim, memory)
+
+
+def _linearised(rule: Callable[..., Moments], x: Moments, *args: Any, **kwargs: Any) -> Moments:
+    """An element-wise rule with its slope computed once, so that backward passes only multiply by it.
+
+    The values are those of the rule; the gradient is that of its mean with respect to the mean of x.
+    """
+    if not x._mean.requires_grad or not torch.is_grad_enabled():
+        with torch.no_grad():
+            return rule(x, *args, **kwargs)
+    with torch.enable_grad():
+        leaf = unchecked_moments(x._mean.detach().requires_grad_(), x._var)
+        y = rule(leaf, *args, **kwargs)
+        (slope,) = torch.autograd.grad(y._mean.sum(), leaf._mean)
+    return unchecked_moments(torch.addcmul(y._mean.detach(), slope, x._mean - x._mean.detach()), y._var)

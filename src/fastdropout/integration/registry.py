@@ -29,6 +29,7 @@ class Entry:
     begins: plain tensors are served too, because the noise may begin there; `noisy` says, from the arguments,
         whether it does.
     precise: computed in float32 where the elements are of half precision.
+    elementwise: a function of each element of the first argument alone.
     """
 
     call: Function
@@ -37,6 +38,7 @@ class Entry:
     begins: bool = False
     noisy: Function | None = None
     precise: bool = False
+    elementwise: bool = False
     how: str = "closed form"
 
 
@@ -63,13 +65,18 @@ def rule(*functions: Function | None, **options: Any) -> Callable[[Function], Fu
 def elementwise(function: Function) -> Function:
     """The rule of an element-wise function: E[f(a)] and V[f(a)] by the trapezoid rule."""
 
-    def by_quadrature(x: Moments, *args: Any, **kwargs: Any) -> Moments:
+    def transform(x: Moments, *args: Any, **kwargs: Any) -> Moments:
         kwargs.pop("inplace", None)
         if not isinstance(x, Moments):
             raise TypeError(f"{name_of(function)} takes Moments as its first argument only")
         return quadrature.transform(lambda a: function(a, *args, **kwargs), x, step=_STEP, reach=_REACH)
 
-    return by_quadrature
+    return transform
+
+
+def by_quadrature(function: Function) -> Entry:
+    """The entry of an element-wise function without a closed form."""
+    return Entry(elementwise(function), precise=True, elementwise=True, how="quadrature")
 
 
 def register(function: Function, rule: Function | None = None) -> None:
@@ -88,7 +95,7 @@ def register(function: Function, rule: Function | None = None) -> None:
         if not callable(value) and not (name == "rule" and value is None):
             raise TypeError(f"{name} must be callable, got {type(value).__name__}")
     if rule is None:
-        TABLE[function] = Entry(elementwise(function), precise=True, how="quadrature")
+        TABLE[function] = by_quadrature(function)
     else:
         TABLE[function] = Entry(rule, how="registered")
 

@@ -183,22 +183,23 @@ class Outputs:
         if k > 1:
             eye = torch.eye(k, dtype=targets.dtype, device=targets.device)
             try:
-                return list(
-                    torch.autograd.grad(
-                        targets, places, eye, retain_graph=True, create_graph=create_graph,
-                        is_grads_batched=True, materialize_grads=True,
-                    )
+                found = torch.autograd.grad(
+                    targets, places, eye, retain_graph=True, create_graph=create_graph, is_grads_batched=True,
+                    allow_unused=True,
                 )  # fmt: skip
+                return [
+                    p.new_zeros(k, *p.shape) if g is None else g for p, g in zip(places, found, strict=True)
+                ]
             except RuntimeError as error:  # a function of autograd in Python that vmap does not know
                 log.debug("batched backward passes are not possible here, one after the other: %s", error)
                 self.batched = False
-        found = [
+        rows = [
             torch.autograd.grad(
                 t, places, retain_graph=True, create_graph=create_graph, materialize_grads=True
             )
             for t in targets
         ]
-        return [torch.stack(grads) for grads in zip(*found, strict=True)]
+        return [torch.stack(grads) for grads in zip(*rows, strict=True)]
 
     def _whole(self, source: Source) -> Owner:
         n = source.var.shape[0] if source.var.ndim else 1

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from fastdropout import functional
-from fastdropout.integration.registry import Entry, elementwise, enter, method
+from fastdropout.integration.registry import Entry, by_quadrature, enter, method
 from fastdropout.moments import Moments
 
 # Names in torch -> the name in fastdropout.functional; where that has no closed form, quadrature serves.
@@ -84,6 +84,6 @@ for _name, _closed in _CLOSED.items():
     )  # fmt: skip
     _form = getattr(functional, _closed, None)
     if _form is not None:
-        enter(_functions, Entry(_adapted(_form), precise=True))
+        enter(_functions, Entry(_adapted(_form), precise=True, elementwise=True))
     else:
-        enter(_functions, Entry(elementwise(_plain(_name)), precise=True, how="quadrature"))
+        enter(_functions, by_quadrature(_plain(_name)))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fastdropout.functional.propagate import add_independent, multiply_independent
+from fastdropout.integration.context import active
 from fastdropout.integration.registry import elementwise, method, rule
 from fastdropout.moments import Moments, as_moments, unchecked_moments
 
@@ -51,7 +52,8 @@ def mul(input: Any, other: Any) -> Moments:
     if input is other:
         return square(input)
     if isinstance(input, Moments) and isinstance(other, Moments):
-        return multiply_independent(input, other)
+        y = multiply_independent(input, other)
+        return unchecked_moments(active().residual(y.mean, input.var * other.var), y.var)
     return _broadcast(input * other)
 
 

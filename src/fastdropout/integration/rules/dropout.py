@@ -9,19 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastdropout.integration.context import Context, current
+from fastdropout.integration.context import active
 from fastdropout.integration.registry import rule
 from fastdropout.moments import Moments, as_moments
 
 # The value that alpha dropout gives to a dropped unit: -scale * alpha of SELU.
 _ALPHA = -1.7580993408473766
-
-
-def active() -> Context:
-    """The context that asked for the rule."""
-    found = current()
-    assert found is not None
-    return found
 
 
 @rule(F.dropout, begins=True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fastdropout.integration.context import active
 from fastdropout.integration.registry import method, rule, words
 from fastdropout.integration.rules.arithmetic import add
 from fastdropout.moments import Moments, as_moments, unchecked_moments
@@ -25,7 +26,9 @@ def bilinear_moments(product: Any, a: Any, b: Any) -> Moments:
         return unchecked_moments(mean, product(a.var, b.mean**2))
     if a.is_certain:
         return unchecked_moments(mean, product(a.mean**2, b.var))
-    return unchecked_moments(mean, product(a.var, b.var + b.mean**2) + product(a.mean**2, b.var))
+    both = product(a.var, b.var)
+    var = both + product(a.var, b.mean**2) + product(a.mean**2, b.var)
+    return unchecked_moments(active().residual(mean, both), var)
 
 
 @rule(F.linear)

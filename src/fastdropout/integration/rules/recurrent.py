@@ -29,8 +29,8 @@ def relu_step(a: Any, state: State, w_hh: Any, b_hh: Any) -> State:
 def gru_step(a: Any, state: State, w_hh: Any, b_hh: Any) -> State:
     """h = (1 - z) n + z h, n = tanh(a_n + r c_n)."""
     h = state[0]
-    a_r, a_z, a_n = a.chunk(3, -1)
-    c_r, c_z, c_n = F.linear(h, w_hh, b_hh).chunk(3, -1)
+    a_r, a_z, a_n = _gates(a, 3)
+    c_r, c_z, c_n = _gates(F.linear(h, w_hh, b_hh), 3)
     r, z = torch.sigmoid(a_r + c_r), torch.sigmoid(a_z + c_z)
     return (torch.lerp(torch.tanh(a_n + r * c_n), h, z),)
 
@@ -38,9 +38,14 @@ def gru_step(a: Any, state: State, w_hh: Any, b_hh: Any) -> State:
 def lstm_step(a: Any, state: State, w_hh: Any, b_hh: Any) -> State:
     """c = f c + i g, h = o tanh(c)."""
     h, c = state
-    i, f, g, o = (a + F.linear(h, w_hh, b_hh)).chunk(4, -1)
+    i, f, g, o = _gates(a + F.linear(h, w_hh, b_hh), 4)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _gates(a: Any, n: int) -> Any:
+    # The gradient of chunk and split adds as many whole tensors as there are parts; this one concatenates.
+    return torch.split_with_sizes(a, [a.shape[-1] // n] * n, -1)
 
 
 STEPS: dict[str, Step] = {"rnn_tanh": tanh_step, "rnn_relu": relu_step, "gru": gru_step, "lstm": lstm_step}
@@ -55,7 +60,7 @@ def run_layer(
     (sum(sizes), units), and the last state of each piece.
     """
     w_ih, w_hh, b_ih, b_hh, w_hr = weights
-    pieces = F.linear(x, w_ih, b_ih).split(list(sizes))
+    pieces = torch.split_with_sizes(F.linear(x, w_ih, b_ih), list(sizes))
     outputs: list[Any] = list(pieces)
     ended: list[State] = []
     first = sizes[-1] if reverse else sizes[0]
