@@ -1,4 +1,4 @@
-"""The one door to all corpora: by name, or by the path of a folder of MIDI files."""
+"""The one door to all corpora: by name, or by the path of MIDI files or of other sequences."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fastdropout.music.data.bach import load_bach
 from fastdropout.music.data.canonical import CANONICAL, find, load_canonical
 from fastdropout.music.data.midi import load_folder
 from fastdropout.music.data.rolls import Corpus, Statistics
+from fastdropout.music.data.series import SUFFIXES, is_series, load_series
 
 NAMES = ("bach", *CANONICAL)
 
@@ -35,7 +36,7 @@ def load(
     steps_per_quarter: int = 2,
     verify: bool = True,
 ) -> Corpus:
-    """A corpus by its name (`NAMES`), or the MIDI files of a folder.
+    """A corpus by its name (`NAMES`), the MIDI files of a folder, or the sequences of `series.py`.
 
     `data_dir` is where the canonical data sets lie, by default `$FASTDROPOUT_DATA`. `steps_per_quarter`
     is the grid for MIDI files only. `verify=False` accepts canonical files with another hash than the
@@ -45,11 +46,14 @@ def load(
         return load_bach(progress=progress)
     if isinstance(name, str) and name in CANONICAL:
         return load_canonical(name, data_dir, verify=verify)
+    if is_series(name):
+        return load_series(name)
     folder = Path(os.path.expanduser(name))
     if os.path.isdir(folder):  # Unlike the method of Path, False for names that are no paths at all.
         return load_folder(folder, steps_per_quarter=steps_per_quarter, progress=progress)
-    allowed = f"{', '.join(NAMES)} or a folder of MIDI files"
-    raise DataError(f"{os.fspath(name)!r} is no corpus and no folder, allowed are {allowed}")
+    files = f"a {', '.join(SUFFIXES)} file"
+    allowed = f"{', '.join(NAMES)}, a folder of MIDI files, {files} or a folder of such"
+    raise DataError(f"{os.fspath(name)!r} is no corpus, no such file and no folder, allowed are {allowed}")
 
 
 def available(

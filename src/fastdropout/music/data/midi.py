@@ -21,8 +21,7 @@ from fastdropout.music.data.rolls import (
     SPLITS,
     Corpus,
     Roll,
-    hash_number,
-    split_by_hash,
+    split_names,
 )
 
 MAX_BYTES = 8 << 20
@@ -47,7 +46,7 @@ def load_folder(
     `Corpus.skipped`.
     """
     folder = Path(folder)
-    files = _midi_files(folder)
+    files = midi_files(folder)
     if not files:
         raise DataError(f"{folder}: holds no .mid or .midi files")
     symusic = _symusic()  # Before the loop: if it is missing, that is one error and not one for each file.
@@ -70,7 +69,7 @@ def load_folder(
             f"{folder}: at least 3 readable MIDI files are needed (train, valid, test), "
             f"got {len(rolls)} of {len(files)}{why}"
         )
-    names = _split(list(rolls))
+    names = split_names(list(rolls))
     splits = {split: [rolls[name] for name in names[split]] for split in SPLITS}
     # From here on names are for people; the split was made by what the file system says, byte for byte.
     shown = {split: [visible(name) for name in names[split]] for split in SPLITS}
@@ -122,7 +121,7 @@ def write_midi(
     write_output(path, score.dumps_midi())
 
 
-def _midi_files(folder: Path) -> list[tuple[str, Path]]:
+def midi_files(folder: Path) -> list[tuple[str, Path]]:
     """Path inside the folder and path, sorted; hidden files, as macOS makes beside others, are left out."""
     if not os.path.isdir(folder):
         raise DataError(f"{folder}: no such folder")
@@ -135,18 +134,6 @@ def _midi_files(folder: Path) -> list[tuple[str, Path]]:
                 inside = path.relative_to(folder).as_posix()
                 found.append((unicodedata.normalize("NFC", inside), path))
     return sorted(found)
-
-
-def _split(names: list[str]) -> dict[str, list[str]]:
-    splits: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for name in names:
-        splits[split_by_hash(name)].append(name)
-    for split in SPLITS:
-        if not splits[split]:
-            donor = max(splits.values(), key=len)
-            donor.remove(moved := max(donor, key=hash_number))
-            splits[split].append(moved)
-    return splits
 
 
 def _symusic() -> ModuleType:

@@ -26,6 +26,7 @@ MAX_HEADER = 1024
 MAX_MEMBERS = 64
 
 _DTYPES = ("|u1", "|i1", "|b1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", ">i4", ">i8")
+_FLOATS = ("<f2", "<f4", "<f8", ">f4", ">f8")
 _HEADER = re.compile(
     rb"\{'descr': '([|<>][a-z]\d)', 'fortran_order': False, "
     rb"'shape': \(((?:\d{1,12}, ?)*(?:\d{1,12})?)\), \} *\n"
@@ -55,14 +56,21 @@ def read_bytes(path: str | os.PathLike[str], limit: int = MAX_FILE) -> bytes:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def load_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
-    """The arrays of an `.npz` file given as bytes. Never unpickles, takes bounded memory."""
+def load_arrays(
+    data: bytes, what: str, *, floats: bool = False, most: int = MAX_MEMBERS
+) -> dict[str, np.ndarray]:
+    """The arrays of an `.npz` file given as bytes: of integers, with `floats` also of real numbers.
+
+    Never unpickles, takes bounded memory.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
-            if len(members) > MAX_MEMBERS:
-                raise DataError(f"{what}: holds {len(members)} arrays, allowed are {MAX_MEMBERS}")
-            return {info.filename.removesuffix(".npy"): _member(archive, info, what) for info in members}
+            if len(members) > most:
+                raise DataError(f"{what}: holds {len(members)} arrays, allowed are {most}")
+            return {
+                info.filename.removesuffix(".npy"): _member(archive, info, what, floats) for info in members
+            }
     except _FAULTS as error:
         raise DataError(f"{what}: not a readable .npz file ({one_line(error, 120)})") from error
 
@@ -80,22 +88,31 @@ def dump_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> np.ndarray:
+def load_array(data: bytes, what: str) -> np.ndarray:
+    """The array of an `.npy` file given as bytes, of integers or of real numbers. Never unpickles."""
+    return _array(io.BytesIO(data), what, len(data), floats=True)
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str, floats: bool) -> np.ndarray:
     where = f"{what}: {info.filename[:80]!r}"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise DataError(f"{where} is compressed in an unusual way")  # LZMA can ask for GBs.
     with archive.open(info) as file:
-        dtype, shape = _header(file, where)
-        size = math.prod(shape) * dtype.itemsize
-        if size > min(MAX_ARRAY, info.file_size):
-            raise DataError(f"{where} declares {size} bytes, more than there are or than are allowed")
-        content = file.read(size + 1)  # One more, so that the end is reached and the checksum compared.
+        return _array(file, where, info.file_size, floats)
+
+
+def _array(file: IO[bytes], where: str, most: int, floats: bool) -> np.ndarray:
+    dtype, shape = _header(file, where, floats)
+    size = math.prod(shape) * dtype.itemsize
+    if size > min(MAX_ARRAY, most):
+        raise DataError(f"{where} declares {size} bytes, more than there are or than are allowed")
+    content = file.read(size + 1)  # One more, so that the end is reached and the checksum compared.
     if len(content) != size:
         raise DataError(f"{where} declares {size} bytes, but holds another number")
     return np.frombuffer(content, dtype).reshape(shape)
 
 
-def _header(file: IO[bytes], where: str) -> tuple[np.dtype, tuple[int, ...]]:
+def _header(file: IO[bytes], where: str, floats: bool) -> tuple[np.dtype, tuple[int, ...]]:
     """Type and shape of an array. numpy's reader evaluates the text, this one compares."""
     magic = file.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00"):
@@ -104,6 +121,7 @@ def _header(file: IO[bytes], where: str) -> tuple[np.dtype, tuple[int, ...]]:
     if length > MAX_HEADER:
         raise DataError(f"{where} has a header of {length} bytes, allowed are {MAX_HEADER}")
     found = _HEADER.fullmatch(file.read(length))
-    if found is None or found[1].decode() not in _DTYPES:
-        raise DataError(f"{where} must be a plain array of integers in C order")
+    if found is None or found[1].decode() not in (*_DTYPES, *(_FLOATS if floats else ())):
+        kinds = "integers or real numbers" if floats else "integers"
+        raise DataError(f"{where} must be a plain array of {kinds} in C order")
     return np.dtype(found[1].decode()), tuple(int(n) for n in re.findall(rb"\d+", found[2]))

@@ -228,3 +228,16 @@ def split_by_hash(name: str, train: float = 0.76, valid: float = 0.12) -> str:
     """The split of a thing called `name`: depends on nothing else, so that adding one moves no other."""
     number = hash_number(name)
     return "train" if number < train else "valid" if number < train + valid else "test"
+
+
+def split_names(names: Sequence[str]) -> dict[str, list[str]]:
+    """Names by `split_by_hash`; only where that leaves a split empty, one is moved there."""
+    splits: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for name in names:
+        splits[split_by_hash(name)].append(name)
+    for split in SPLITS:
+        if not splits[split]:
+            donor = max(splits.values(), key=len)
+            donor.remove(moved := max(donor, key=hash_number))
+            splits[split].append(moved)
+    return splits

@@ -245,7 +245,7 @@ def _settled(config: Config) -> Config:
     if config.threads > change["threads"]:
         told = f"threads {config.threads} is more than this machine can use: {change['threads']} are used"
         warnings.warn(told, RuntimeWarning, stacklevel=3)
-    if config.corpus not in NAMES and os.path.isdir(os.path.expanduser(config.corpus)):
+    if config.corpus not in NAMES and os.path.exists(os.path.expanduser(config.corpus)):
         change["corpus"] = _absolute(config.corpus)
     if config.data is not None:
         change["data"] = _absolute(config.data)

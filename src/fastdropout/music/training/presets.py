@@ -119,7 +119,18 @@ _BEST: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, corpus: str) -> dict[str, Any]:
-    """The options of a preset for a corpus; `bach` and folders take the paper's column of `jsb-chorales`."""
+    """The options of a preset for a corpus; `bach` and folders take the paper's column of `jsb-chorales`.
+
+    Files of sequences are no music: nothing is transposed, and zeros before them would be values.
+    """
+    from fastdropout.music.data.series import is_series
+
+    if is_series(corpus):
+        return {**_preset(name, corpus), "transpose": 0, "pad": "end"}
+    return _preset(name, corpus)
+
+
+def _preset(name: str, corpus: str) -> dict[str, Any]:
     if name == "default":
         # Measured: transposed pieces help bach and piano-midi, and hurt nottingham and jsb-chorales.
         return {"transpose": 0} if corpus in _PAPER and corpus != "piano-midi" else {}
