@@ -111,7 +111,10 @@ def test_folders_of_midi_files_stay_such(tmp_path):
         ({"a": np.full((9, 1), 1e300)}, "'a' must hold values of float32, got 1e[+]300"),
         ({"a": np.zeros((9, 2)), "b": np.zeros((9, 3))}, "'b' must have 2 features as the first, got 3"),
         ({"train": np.zeros((9, 2)), "b": np.zeros((9, 2))}, "'b' must begin with train, valid or test"),
-        ({"train": np.zeros((9, 2)), "test": np.zeros((9, 2))}, "nothing is for valid, its pieces begin with"),
+        (
+            {"train": np.zeros((9, 2)), "test": np.zeros((9, 2))},
+            "nothing is for valid, its pieces begin",
+        ),
         ({"a": np.zeros((6, 2))}, "'a' has 6 steps, too few to cut into train, valid and test"),
         ({"a": np.zeros((6, 2), complex)}, "must be a plain array of integers or real numbers"),
         ({"a": np.array([["x"]])}, "must be a plain array of integers or real numbers"),
@@ -143,7 +146,7 @@ def test_bad_tables_are_named(tmp_path, text, message):
 
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "x.npz").write_bytes(b"no zip")
-    with pytest.raises(DataError, match="not a readable .npz file"):
+    with pytest.raises(DataError, match="not a readable"):
         load(tmp_path / "x.npz")
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00\x02\x00{}")
     with pytest.raises(DataError, match="must be a plain array"):

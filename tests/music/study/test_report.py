@@ -98,7 +98,7 @@ def test_names_cannot_be_code(run, corpus):
 
 def test_a_plain_network_has_no_uncertainty_to_show(plain, corpus):
     page = report_html(plain, corpus=corpus)
-    assert "A plain RNN" in page
+    assert "A plain recurrent network" in page
     assert "nothing is dropped and no noise is added" in page
     assert len(svgs(page)) == 4
     assert "no uncertainty" in page

@@ -20,6 +20,7 @@ VARIANTS = {
     "nade-memory": {"output": "nade", "nade_hidden": 9, "memory": True, "skip": True, "transpose": 3},
     "masks-of-everything": {"output": "nade", "drop_nade_hidden": 0.3, "memory": True, "method": "mask"},
     "deep": {"layers": 2, "drop_between": 0.2, "carry": True, "members": 2, "hidden": 24},
+    "lstm": {"cell": "lstm", "layers": 2, "carry": True, "members": 2, "hidden": 24},
     "expected": {"loss": "expected", "rule": "accurate", "weight_decay": 0.01, "schedule": "none"},
 }
 

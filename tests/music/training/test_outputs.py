@@ -191,6 +191,9 @@ VARIANTS = {
     "deep": {"layers": 3, "drop_between": 0.2, "cell": "relu", "lr": 0.001},
     "members": {"members": 2, "hidden": 24, "output": "nade", "memory": True, "layers": 2},
     "expected": {"output": "nade", "loss": "expected"},
+    "lstm": {"cell": "lstm", "layers": 2, "drop_between": 0.1, "lr": 0.003},
+    "gru": {"cell": "gru", "output": "nade", "memory": True, "skip": True, "lr": 0.003},
+    "gru masks": {"cell": "gru", "method": "mask", "lr": 0.003},
 }
 
 

@@ -26,7 +26,7 @@ _HELP = """Deterministic dropout for recurrent networks: the paper's music exper
 `fastdropout train` trains on Bach's chorales and writes a report; every command has --help.
 """
 _COMMANDS = {
-    "train": ("train:train", "Train a network on a corpus or a folder of MIDI files, and write a report."),
+    "train": ("train:train", "Train a network on a corpus, MIDI files or any sequences, and write a report."),
     "resume": ("train:resume", "Go on with an interrupted run, bit for bit."),
     "evaluate": (
         "after:evaluate",

@@ -78,7 +78,12 @@ def evaluate(
         for name, count, nll in zip(names, scored.piece_frames, scored.by_piece, strict=True):
             table.add_row(name, str(count), f"{nll:.3f}")
         console.print(table)
-    table = Table("predicted", "notes", "mean probability", "sounded", title="calibration")
+    words = (
+        ("quantile", "values", "level", "below it")
+        if network.output.real
+        else ("predicted", "notes", "mean probability", "sounded")
+    )
+    table = Table(*words, title="calibration")
     bins = scored.calibration
     for n, count in enumerate(bins.count):
         if count:
@@ -94,7 +99,7 @@ def generate(
     *,
     model: str | None = None,
     data: Path | None = None,
-    output: Annotated[Path, Parameter(alias="-o")] = Path("song.mid"),
+    output: Annotated[Path | None, Parameter(alias="-o")] = None,
     frames: int = 64,
     prime: int | None = None,
     prime_frames: int = 16,
@@ -106,6 +111,8 @@ def generate(
 ) -> int:
     """Draw a piece of music from a run's or a published network: .mid, .wav and a picture.
 
+    Of a network that was trained on other sequences than music: .csv and a picture.
+
     Parameters
     ----------
     run
@@ -115,7 +122,7 @@ def generate(
     data
         folder of the canonical data sets, for an opening [$FASTDROPOUT_DATA, or as the run has it]
     output
-        the MIDI file; the .wav and .png get the same name
+        the MIDI file, or a .csv file; the others get the same name [song.mid, series.csv]
     frames
         length of the piece, the opening included
     prime
@@ -138,10 +145,14 @@ def generate(
     from fastdropout.music.data.midi import write_midi
     from fastdropout.music.study import figures, sound
     from fastdropout.music.training.generation import generate as draw
+    from fastdropout.music.training.generation import is_music
 
     config, network, _ = _network(run, model, which, data)
-    if output.suffix.lower() not in (".mid", ".midi"):
-        raise RunError(f"output must end in .mid, got {output}")
+    music = is_music(network, config.corpus)
+    kinds = (".mid", ".midi") if music else (".csv",)
+    output = Path("song.mid" if music else "series.csv") if output is None else output
+    if output.suffix.lower() not in kinds:
+        raise RunError(f"output must end in {kinds[0]}, got {output}")
     if not 1 <= tempo <= 1000:
         raise RunError(f"tempo must lie in 1..1000 quarters a minute, got {tempo:g}")
     opening = None
@@ -153,16 +164,22 @@ def generate(
             raise RunError(f"prime_frames must be at least 1, got {prime_frames}")
         opening = known[prime - 1][:prime_frames]
     grid = _steps_per_quarter(config)
+    given = 0 if opening is None else len(opening)
     try:
-        sound.check_length(frames, 60 / tempo / grid)  # Before minutes of drawing.
+        if music:
+            sound.check_length(frames, 60 / tempo / grid)  # Before minutes of drawing.
         roll = draw(network, frames, prime=opening, temperature=temperature, seed=seed)
-        samples = sound.render(roll, 60 / tempo / grid)
+        samples = sound.render(roll, 60 / tempo / grid) if music else None
     except ValueError as error:
         raise RunError(str(error)) from error
     wav, png = output.with_suffix(".wav"), output.with_suffix(".png")
+    if samples is None:
+        write_output(output, "".join(",".join(f"{x:.7g}" for x in row) + "\n" for row in roll).encode())
+        write_output(png, figures.to_png(figures.sequence(roll, given)))
+        console.print(f"{output}\n{png}")
+        return OK
     write_midi(roll, output, steps_per_quarter=grid, tempo=tempo)
     write_output(wav, sound.to_wav(samples))
-    given = 0 if opening is None else len(opening)
     write_output(png, figures.to_png(figures.piano_roll(roll, given)))
     console.print(f"{output}\n{wav}\n{png}")
     return OK

@@ -36,14 +36,15 @@ def train(
     tensorboard: bool = False,
     **flags: Annotated[str, Parameter(show=False)],
 ) -> int:
-    """Train a network on a corpus or a folder of MIDI files, and write a report.
+    """Train a network on a corpus, a folder of MIDI files or any sequences, and write a report.
 
     A preset is overridden by a configuration file, and that by flags. Ctrl-C saves; `resume` goes on.
 
     Parameters
     ----------
     corpus
-        bach, piano-midi, nottingham, musedata, jsb-chorales, or a folder of MIDI files [bach]
+        bach, piano-midi, nottingham, musedata, jsb-chorales, a folder of MIDI files, or sequences of zeros
+        and ones or real values, steps x features: a .npz, .npy or .csv file or a folder of such [bach]
     preset
         default, paper (its table of chosen hyper parameters) or best (ours, so far)
     config

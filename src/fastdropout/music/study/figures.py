@@ -92,8 +92,8 @@ def regulariser(metrics: Records) -> Figure:
     return figure
 
 
-def calibration(table: Calibration) -> Figure:
-    """How often a note sounded against how probable it was said to be."""
+def calibration(table: Calibration, real: bool = False) -> Figure:
+    """How often a note sounded, or a value lay below a quantile, against how probable it was said to be."""
     figure, axes = small_figure()
     used = table.count > 0
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
@@ -111,7 +111,7 @@ def calibration(table: Calibration) -> Figure:
     )
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.02, 1.02)
-    dress(axes, "predicted probability", "share that sounded", legend=False)
+    dress(axes, "predicted probability", "share below" if real else "share that sounded", legend=False)
     return figure
 
 
@@ -181,6 +181,40 @@ def to_png(figure: Figure, dpi: int = 120) -> bytes:
     with _any_letters():
         figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
     return buffer.getvalue()
+
+
+SHOWN = 4
+"""Features of a sequence that is no music that are drawn, each with axes of its own."""
+
+
+def sequence(
+    values: npt.NDArray[Any],
+    given: int = 0,
+    mean: npt.NDArray[Any] | None = None,
+    std: npt.NDArray[Any] | None = None,
+) -> Figure:
+    """The first features of a sequence over its steps; a line where an opening ends.
+
+    With `mean` and `std`, what was expected and two standard deviations about it.
+    """
+    shown = min(SHOWN, values.shape[1])
+    figure = Figure(figsize=(9.5, 1.2 + 1.5 * shown), layout="constrained")
+    figure.patch.set_alpha(0)
+    steps = np.arange(len(values))
+    for number, axes in enumerate(np.atleast_1d(figure.subplots(shown, 1, sharex=True))):
+        if mean is not None:
+            axes.plot(steps, mean[:, number], color=ORANGE, linewidth=1.2, label="expected")
+            if std is not None:
+                low, high = (mean[:, number] + sign * 2 * std[:, number] for sign in (-1, 1))
+                axes.fill_between(steps, low, high, color=ORANGE, alpha=0.2, linewidth=0)
+        axes.plot(
+            steps, values[:, number], color=BLUE, linewidth=1.2, label="observed" if mean is not None else ""
+        )
+        if given:
+            axes.axvline(given - 0.5, color=GREY, linewidth=1)
+        last = number == shown - 1
+        dress(axes, "step" if last else "", f"feature {number + 1}", legend=mean is not None and number == 0)
+    return figure
 
 
 def small_figure() -> tuple[Figure, Axes]:

@@ -62,11 +62,16 @@ def report_html(run: Run, *, corpus: Corpus | None = None) -> str:
         result=result,
         about=run.about,
         plain=not _is_noisy(config),
+        kind=_kind(config),
+        features="all" if piece is None else piece.features,
+        real=config.output == "gaussian",
         curves=figures.to_svg(figures.learning_curves(metrics, result.best_epoch), "curves"),
         radii=figures.to_svg(figures.radii(metrics), "radii"),
         regulariser=_regulariser(metrics),
         no_regulariser=_no_regulariser(config),
-        calibration=figures.to_svg(figures.calibration(_table(test.calibration)), "calibration"),
+        calibration=figures.to_svg(
+            figures.calibration(_table(test.calibration), config.output == "gaussian"), "calibration"
+        ),
         roll=roll_svg,
         roll_note=note,
         piece=piece,
@@ -170,10 +175,14 @@ def _excerpt(run: Run, corpus: Corpus | None) -> tuple[str, str, Corpus | None]:
         return "The first test piece has one frame only, so it is not shown.", "", corpus
     p = expected_frames(model, piece)
     std = None if p.is_certain else p.std.numpy()
-    figure = figures.predictions(piece[1:], p.mean.numpy(), std)
+    if corpus.series:
+        figure = figures.sequence(piece[1:], 0, p.mean.numpy(), std)
+    else:
+        figure = figures.predictions(piece[1:], p.mean.numpy(), std)
     names = corpus.names.get("test")
     which = f"the test piece {names[0]}" if names else "the first test piece"
-    note = f"The beginning of {which}: each frame is predicted from those before it."
+    note = f"The beginning of {which}: each frame is predicted from those before it"
+    note += ", each note also from those below it in its frame." if model.output.sequential else "."
     if std is None:
         note += " Nothing is dropped in this network, so its probabilities have no uncertainty."
     return note, figures.to_svg(figure, "roll"), corpus
@@ -226,5 +235,14 @@ def _no_regulariser(config: Any) -> str:
 
 
 def _is_noisy(config: Any) -> bool:
-    drops = config.drop_input or config.drop_hidden or config.drop_output
-    return bool(drops or config.noise_hidden or config.weight_noise)
+    drops = [value for name, value in config if name.startswith("drop_")]
+    return bool(any(drops) or config.noise_hidden or config.weight_noise)
+
+
+def _kind(config: Any) -> str:
+    """The network in a few words."""
+    layers = "one layer" if config.layers == 1 else f"{config.layers} layers"
+    cells = "" if config.cell == "tanh" else f" of {config.cell.upper()}"
+    notes = {"nade": "notes that depend on those below them (NADE)", "gaussian": "real values"}
+    memory = ", and a memory of the piece" if config.memory else ""
+    return f"{layers}{cells} with {notes.get(config.output, 'independent notes')}{memory}"

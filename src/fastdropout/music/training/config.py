@@ -26,7 +26,7 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     # data
-    corpus: str = Field("bach", min_length=1, description="name of a corpus, or a folder of MIDI files")
+    corpus: str = Field("bach", min_length=1, description="name of a corpus, or a path")
     data: str | None = Field(None, description="folder of the canonical data sets [$FASTDROPOUT_DATA]")
     steps_per_quarter: int | None = Field(None, ge=1, le=48, description="frames a quarter of MIDI files [2]")
     pieces: int = Field(0, ge=0, description="use only the first pieces of each split; 0 for all")

@@ -7,7 +7,8 @@ import torch
 
 from fastdropout.moments import Moments
 from fastdropout.music.data.memory import Memory, width
-from fastdropout.music.data.rolls import Piece
+from fastdropout.music.data.rolls import KEYS, Piece
+from fastdropout.music.data.series import is_series
 from fastdropout.music.training.evaluation import evaluating
 from fastdropout.music.training.network import Network
 
@@ -49,6 +50,11 @@ def generate(
             roll[frame] = prediction[-1, 0].draw(generator, temperature).numpy()
             heard = roll[frame : frame + 1]
     return roll
+
+
+def is_music(model: Network, corpus: str) -> bool:
+    """Whether what a network draws is a piano roll, as far as its features and its corpus say."""
+    return model.features == KEYS and not model.output.real and not is_series(corpus)
 
 
 def _inputs(model: Network, heard: Piece | None, memory: Memory | None) -> torch.Tensor:

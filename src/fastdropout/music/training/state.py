@@ -142,6 +142,8 @@ def check_fits(config: Config, corpus: Corpus) -> None:
         faults.append("pad must be end and score_first false for real values, among which 0 is not nothing")
     if corpus.series and config.transpose:
         faults.append(f"transpose is for piano rolls: set it to 0, got {config.transpose}")
+    if corpus.series and config.steps_per_quarter is not None:
+        faults.append("steps_per_quarter is for folders of MIDI files: leave it out")
     if faults:
         raise ConfigError(f"{corpus.name}: {'; '.join(faults)}")
 
