@@ -190,67 +190,6 @@ def test_layer_at_zero_variance_is_certain_or_finite(law):
         torch.testing.assert_close(got.var, exact.var, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("by", ["unscented", "sampling"])
-def test_softmax_agrees_with_sampling(by):
-    torch.manual_seed(3)
-    x = Moments(torch.randn(2, 5).double(), torch.rand(2, 5).double())
-    y = x.sample((DRAWS,)).softmax(-1)
-    got = fd.softmax(x, by=by, samples=200_000)
-    assert (got.mean - y.mean(0)).abs().max() < (0.02 if by == "unscented" else 2e-3)
-    assert (got.var - y.var(0)).abs().max() < (0.02 if by == "unscented" else 1e-3)
-    torch.testing.assert_close(got.mean.sum(-1), torch.ones(2).double())
-
-
-@pytest.mark.parametrize("dim", [0, 1, -1])
-def test_softmax_along_any_dimension(dim):
-    x = Moments(torch.randn(3, 3).double(), torch.rand(3, 3).double())
-    along_last = fd.softmax(x if dim else x.transpose(0, 1))
-    got = fd.softmax(x, dim)
-    torch.testing.assert_close(got.var, along_last.var if dim else along_last.var.T)
-
-
-def test_softmax_of_certain_logits_is_plain():
-    x = torch.randn(4, 6)
-    for moments in (Moments.certain(x), Moments(x, torch.zeros_like(x))):
-        y = fd.softmax(moments)
-        torch.testing.assert_close(y.mean, x.softmax(-1))
-        assert y.var.abs().max() < 1e-14
-
-
-@pytest.mark.parametrize("check", [gradcheck, gradgradcheck])
-def test_softmax_and_categorical_gradients(check):
-    mean = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
-    var = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
-    target = torch.tensor([0, 2])
-
-    def values(m, v):
-        y = fd.softmax(Moments(m, v))
-        return y.mean, y.var, losses.categorical_nll(Moments(m, v), target)
-
-    assert check(values, (mean, var))
-
-
-@pytest.mark.parametrize("by", ["unscented", "sampling"])
-def test_categorical_loss_agrees_with_sampling_and_is_stable(by):
-    torch.manual_seed(4)
-    x = Moments(torch.randn(3, 5).double(), torch.rand(3, 5).double())
-    target = torch.tensor([0, 4, 2])
-    sampled = -x.sample((DRAWS,)).softmax(-1).mean(0).gather(1, target[:, None]).log().squeeze(1)
-    torch.testing.assert_close(
-        losses.categorical_nll(x, target, by=by, samples=200_000), sampled, rtol=0.05, atol=0.02
-    )
-    far = torch.tensor([[1e4, -1e4, 0.0]], requires_grad=True)
-    for var in (torch.zeros(1, 3), torch.ones(1, 3)):
-        v = var.requires_grad_()
-        nll = losses.categorical_nll(Moments(far, v), torch.tensor([1]), by=by, samples=10)
-        assert torch.isfinite(nll).all()
-        assert all(torch.isfinite(g).all() for g in torch.autograd.grad(nll.sum(), (far, v)))
-    certain = losses.categorical_nll(Moments.certain(far), torch.tensor([1]))
-    torch.testing.assert_close(
-        certain, torch.nn.functional.cross_entropy(far, torch.tensor([1]), reduction="none")
-    )
-
-
 def test_quadrature_is_exact_where_the_answer_is_known():
     x = grid(torch.linspace(-3, 3, 13), torch.tensor([0.0, 0.1, 4.0, 100.0]))
     torch.testing.assert_close(
@@ -269,19 +208,12 @@ def test_quadrature_is_exact_where_the_answer_is_known():
         (lambda x: fd.dropout(x, -0.1), r"drop must lie in \[0, 1\), got -0.1"),
         (lambda x: fd.dropout(x, float("nan")), r"drop must lie in \[0, 1\), got nan"),
         (lambda x: fd.tanh(x, "exact"), "rule must be one of fast, accurate, paper, got 'exact'"),
-        (lambda x: fd.softmax(x, by="magic"), "by must be one of unscented, sampling, got 'magic'"),
-        (lambda x: fd.softmax(x, by="sampling", samples=0), "samples must be at least 1, got 0"),
         (lambda x: losses.bernoulli_nll(x, torch.zeros(2)), r"shape of the moments, \(4,\), got \(2,\)"),
         (
             lambda x: losses.squared_error(x, torch.zeros(4)),
             "dtype of the moments, torch.float64, got torch.float32",
         ),
         (lambda x: losses.gaussian_nll(x, x.mean, eps=0.0), "eps must be positive, got 0.0"),
-        (
-            lambda x: losses.categorical_nll(x, torch.tensor(1.0)),
-            "class indices of torch.int64, got torch.float32",
-        ),
-        (lambda x: losses.categorical_nll(x, torch.tensor([1])), r"target must have shape \(\), got \(1,\)"),
         (lambda x: quadrature.expectation(torch.tanh, x, step=0), "quadrature needs 0 < step < reach"),
     ],
 )

@@ -4,6 +4,7 @@ A plain tensor in the place of `Moments` is a certain value.
 """
 
 from fastdropout.functional import losses, quadrature
+from fastdropout.functional.categorical import expected_logsumexp, log_expected_softmax
 from fastdropout.functional.propagate import (
     add_independent,
     dropout,
@@ -13,7 +14,7 @@ from fastdropout.functional.propagate import (
     multiply_independent,
     noisy_linear,
 )
-from fastdropout.functional.softmax import softmax
+from fastdropout.functional.softmax import log_softmax, softmax
 from fastdropout.functional.transfer import (
     RULES,
     Rule,
@@ -32,9 +33,12 @@ __all__ = [
     "dropout",
     "dropout_of_mean",
     "expected_logit",
+    "expected_logsumexp",
     "expected_softplus",
     "identity",
     "linear",
+    "log_expected_softmax",
+    "log_softmax",
     "losses",
     "mask",
     "multiply_independent",

@@ -1,4 +1,4 @@
-"""Losses of moments, element-wise and unreduced, like `reduction="none"` of `torch.nn.functional`."""
+"""Losses of moments: element-wise and unreduced, and with the arguments of `torch.nn.functional`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastdropout.functional.softmax import Points, log_softmax_points
+from fastdropout.functional.categorical import expected_logsumexp, log_expected_softmax
 from fastdropout.functional.transfer import expected_logit, softplus_gap
 from fastdropout.moments import Moments, as_moments
 
@@ -55,24 +55,108 @@ def expected_bernoulli_nll(logits: Moments | Tensor, target: Tensor) -> Tensor:
     return certain if logits.is_certain else certain + softplus_gap(logits)
 
 
-def categorical_nll(
+def categorical_nll(logits: Moments | Tensor, target: Tensor) -> Tensor:
+    """-log E[softmax(logits)] at the class `target`; classes are the last dimension of `logits`.
+
+    Error at most 6e-4 for variances up to 25 (`functional.categorical`).
+    """
+    logits = _with_classes(logits, target)
+    return -log_expected_softmax(logits, index=target)
+
+
+def expected_categorical_nll(logits: Moments | Tensor, target: Tensor) -> Tensor:
+    """E[-log softmax(logits)] at the class `target`: E[logsumexp(logits)] - E[logits] there.
+
+    Never below `categorical_nll`, by Jensen's inequality; the same errors.
+    """
+    logits = _with_classes(logits, target)
+    return expected_logsumexp(logits) - logits.mean.gather(-1, target[..., None]).squeeze(-1)
+
+
+def cross_entropy(
     logits: Moments | Tensor,
     target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
     *,
-    by: Points = "unscented",
-    samples: int = 1000,
-    generator: torch.Generator | None = None,
+    expected: bool = False,
 ) -> Tensor:
-    """-log E[softmax(logits)] at the class `target`; classes are the last dimension of `logits`."""
+    """`torch.nn.functional.cross_entropy` of random logits: shapes, weights and reductions are torch's.
+
+        -log E[softmax(logits)]              expected=False: of the mean probability, as the paper's loss is
+        E[-log softmax(logits)]              expected=True
+
+    `logits` (C), (N, C) or (N, C, d1, ...); `target` class indices without the dimension C, or
+    probabilities of the shape of `logits`.
+    """
     logits = as_moments(logits)
-    if target.dtype != torch.int64:
-        raise ValueError(f"target must hold class indices of torch.int64, got {target.dtype}")
+    _check_reduction(reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1], got {label_smoothing}")
+    if logits.ndim == 0:
+        raise ValueError("logits must have a dimension of classes, got shape ()")
+    dim = 0 if logits.ndim == 1 else 1
+    x = logits.rearrange(lambda t: t.movedim(dim, -1))
+    if weight is not None and weight.shape != x.shape[-1:]:
+        raise ValueError(f"weight must have shape ({x.shape[-1]},), got {tuple(weight.shape)}")
+    if target.is_floating_point():
+        if target.shape != logits.shape:
+            raise ValueError(
+                f"target probabilities must have the shape of the logits, {tuple(logits.shape)}, "
+                f"got {tuple(target.shape)}"
+            )
+        q = target.movedim(dim, -1)
+        q = q * (1 - label_smoothing) + label_smoothing / x.shape[-1]
+        loss = _soft_nll(x, q if weight is None else q * weight, expected)
+        # torch divides by the number of rows, whatever the weights.
+        return _reduce(loss, reduction, loss.numel())
+    kept = target != ignore_index
+    index = torch.where(kept, target, 0)
+    nll = expected_categorical_nll if expected else categorical_nll
+    share = kept.to(x.dtype) if weight is None else torch.where(kept, weight[index], 0)
+    if label_smoothing == 0:
+        loss = nll(x, index) * share
+    else:
+        q = torch.full_like(x.mean, label_smoothing / x.shape[-1])
+        q = q if weight is None else q * weight
+        hit = torch.zeros_like(x.mean).scatter(-1, index[..., None], share[..., None])
+        loss = _soft_nll(x, q * kept[..., None] + (1 - label_smoothing) * hit, expected)
+    return _reduce(torch.where(kept, loss, 0), reduction, share.sum())
+
+
+def _soft_nll(x: Moments, q: Tensor, expected: bool) -> Tensor:
+    """The sum over classes of q times either loss."""
+    if expected:
+        return (q * (expected_logsumexp(x)[..., None] - x.mean)).sum(-1)
+    return -(q * log_expected_softmax(x)).sum(-1)
+
+
+def _with_classes(logits: Moments | Tensor, target: Tensor) -> Moments:
+    logits = as_moments(logits)
+    if not isinstance(target, Tensor) or target.dtype != torch.int64:
+        got = target.dtype if isinstance(target, Tensor) else type(target).__name__
+        raise ValueError(f"target must hold class indices of torch.int64, got {got}")
     if target.shape != logits.shape[:-1]:
         raise ValueError(f"target must have shape {tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
-    log_p, log_weight = log_softmax_points(logits, by=by, samples=samples, generator=generator)
-    index = target[None, ..., None].expand(log_p.shape[0], *target.shape, 1)
-    picked = log_p.gather(-1, index) + log_weight
-    return -picked.logsumexp(0).squeeze(-1)
+    if target.device.type == "cpu" and not torch.compiler.is_compiling() and target.numel():
+        low, high = target.aminmax()
+        if low < 0 or high >= logits.shape[-1]:
+            worst = int(low if low < 0 else high)
+            raise ValueError(f"target must lie in [0, {logits.shape[-1]}), got {worst}")
+    return logits
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"reduction must be one of none, mean, sum, got {reduction!r}")
+
+
+def _reduce(loss: Tensor, reduction: str, count: Tensor | int) -> Tensor:
+    if reduction == "none":
+        return loss
+    return loss.sum() if reduction == "sum" else loss.sum() / count
 
 
 def _with_target(y: Moments | Tensor, target: Tensor) -> Moments:

@@ -41,6 +41,32 @@ def transform(
     return unchecked_moments(mean, (values - mean[..., None]) ** 2 @ weight)
 
 
+def categorical(x: Moments, count: Tensor | None = None, *, nodes: int = 1001) -> tuple[Tensor, Tensor]:
+    """log E[softmax(a)] of independent Gaussian logits, and E[logsumexp(a)]: two-dimensional integration.
+
+    `x` of shape (k,) in float64; every logit stands for `count` classes of the same moments, so that the
+    cost does not depend on the number of classes. The formulas are those of `functional.categorical`.
+
+    >>> log_p, lse = categorical(Moments(torch.zeros(2).double(), torch.ones(2).double()))
+    >>> log_p.exp(), round(lse.item(), 6)  # E[softplus(a)] of a Gaussian of variance 2
+    (tensor([0.5000, 0.5000], dtype=torch.float64), 0.902662)
+    """
+    count = torch.ones_like(x.mean) if count is None else count.to(x.dtype)
+    low = (x.mean - 8 * x.std).max() - 4
+    high = (x.mean + 8 * x.std).max() + math.log(count.sum()) + 18
+    at = torch.linspace(float(low), float(high), nodes, dtype=x.dtype)
+    step = at[1] - at[0]
+    shifted = Moments(*torch.broadcast_tensors(x.mean[:, None] - at, x.var[:, None]))
+    options = {"step": 0.02, "reach": 11.0}
+    f = expectation(lambda b: -torch.expm1(-torch.exp(b.clamp(max=40))), shifted, **options)
+    slope = expectation(lambda b: torch.exp(b - torch.exp(b.clamp(max=40))), shifted, **options)
+    log_f = torch.where(f < 0.5, torch.log1p(-f), (1 - f).clamp(min=1e-300).log())
+    log_p = (count[:, None] * log_f).sum(0)
+    each = torch.logsumexp(step.log() + log_p - log_f + slope.clamp(min=1e-300).log(), -1)
+    p = log_p.exp()
+    return each, high - step * (p.sum() - p[-1] / 2) - 0.5772156649015329
+
+
 def _nodes(step: float, reach: float, like: Tensor) -> tuple[Tensor, Tensor]:
     if not (step > 0 and reach > step and math.isfinite(reach)):
         raise ValueError(f"quadrature needs 0 < step < reach, got step={step}, reach={reach}")

@@ -1,75 +1,128 @@
-"""Softmax of independent Gaussians: no closed form, so by a few chosen points or by many drawn ones."""
+"""Moments of softmax and log-softmax of independent Gaussians.
+
+A probability is the sigmoid of its log-odds l_k = a_k - log sum_{j /= k} exp(a_j), taken as Gaussian:
+
+    V[l_k] ~ V[a_k] + sum_{j /= k} w_j^2 V[a_j],   w_j = p_j / (1 - p_k)
+
+The rules differ in the mean. Errors against sampling, 2 to 1,000 classes of equal or mixed variance:
+
+========== ============================ =========================== ==============================
+rule       total variation of the mean, error of the summed V[p],   cost
+           variance 1 / 4 / 16          the same variances
+========== ============================ =========================== ==============================
+fast       3 / 12 / 25 %                20 / 40 / 40 %              a few times a plain softmax
+accurate   .03 / .03 / .03 %            10 / 15 / 35 %              20 nodes for every class
+paper      15 / 25 / 40 %               up to 20 times              quadratic: unscented transform
+========== ============================ =========================== ==============================
+
+`python -m benchmarks.classes` measures them.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from fastdropout.functional.categorical import expected_logsumexp, log_expected_softmax
+from fastdropout.functional.transfer import Rule, check_rule, squash
 from fastdropout.moments import Moments, as_moments, unchecked_moments
 
-Points = Literal["unscented", "sampling"]
+# Between the delta method for small probabilities and log-normal ones; fitted to sampling.
+_SPREAD = 0.15
+# exp(-1e4) is zero: keeps a logit of -inf, which masks, out of the arithmetic.
+_LEAST = -1e4
 
 
-def softmax(
-    x: Moments | Tensor,
-    dim: int = -1,
-    *,
-    by: Points = "unscented",
-    samples: int = 1000,
-    generator: torch.Generator | None = None,
-) -> Moments:
-    """Moments of softmax(a) along `dim`, by an unscented transform or by sampling (the paper, sec. 2.2.1)."""
-    log_p, log_weight = log_softmax_points(x, dim, by=by, samples=samples, generator=generator)
-    p = log_p.exp()
-    weight = log_weight.exp()
-    mean = (p * weight).sum(0)
-    return unchecked_moments(mean, ((p - mean) ** 2 * weight).sum(0))
+def softmax(x: Moments | Tensor, dim: int = -1, rule: Rule = "fast") -> Moments:
+    """Moments of softmax(a) along `dim`."""
+    x = as_moments(x)
+    check_rule(rule)
+    if x.is_certain:
+        return Moments.certain(torch.softmax(x.mean, dim))
+    if rule == "paper":
+        return _unscented(x, dim)
+    v = x.var
+    if rule == "accurate":
+        p = mean = log_expected_softmax(x, dim).exp()
+        odds_var = v + _others(p, v, dim)[1]
+    else:
+        top = x.mean.detach().amax(dim, keepdim=True)
+        m = (x.mean - top).clamp(min=_LEAST)
+        log_p = torch.log_softmax(m, dim)
+        p = log_p.exp()
+        first, second = _others(p, v, dim)
+        odds = log_p - torch.log((1 - p).clamp(min=torch.finfo(x.dtype).eps))
+        odds_var = v + second
+        logit = 2 * squash((odds - _jensen(first, second)) / 2, odds_var / 4)[0]
+        # As a ratio to the certain probability, which is so left as it is where no logit has a variance.
+        mean = torch.softmax(log_p + F.logsigmoid(logit) - F.logsigmoid(odds), dim)
+    d = squash(torch.zeros_like(v), odds_var / 4)[1]
+    q = 4 * mean * (1 - mean).clamp(min=0)
+    n = odds_var * torch.exp(_SPREAD * odds_var.clamp(max=60 / _SPREAD))
+    return unchecked_moments(mean, d * q * ((q + n * q) / (1 + n * q)) / 4)
 
 
-def log_softmax_points(
-    x: Moments | Tensor,
-    dim: int = -1,
-    *,
-    by: Points = "unscented",
-    samples: int = 1000,
-    generator: torch.Generator | None = None,
-) -> tuple[Tensor, Tensor]:
-    """log softmax at points that stand for the distribution, and the points' log weights.
+def log_softmax(x: Moments | Tensor, dim: int = -1, rule: Rule = "fast") -> Moments:
+    """Moments of log softmax(a) along `dim`.
 
-    Shapes: (points, *x.shape) and (points, 1, ..., 1).
+        E[log p_k] = E[a_k] - E[log S],   V[log p_k] = V[a_k] (1 - 2 E[p_k]) + V[log S]
+        V[log S] ~ sum_j (E[p_j]^2 + .4 V[p_j]) V[a_j]
 
-    The unscented transform (Julier & Uhlmann, 1997) of n variables takes the mean and, along each variable
-    alone, the mean +- sqrt(n + 1) standard deviations, with weights 1 / (n + 1) and 1 / (2 (n + 1)): the two
-    moments of the input are exact and no weight is negative, so no variance is. It costs 2 n + 1 evaluations.
+    The covariance of a_k and log S is exactly V[a_k] E[p_k]; V[log S] lies between the sums with 0 and 1
+    for .4. `accurate` has E[log S] to 6e-4; `fast`, from the second derivative, to .1 at variance 1 and 1
+    at 4. The variance summed over the classes is within 15 % of sampling up to a variance of 4, for both.
     """
     x = as_moments(x)
-    if by not in get_args(Points):
-        raise ValueError(f"by must be one of {', '.join(get_args(Points))}, got {by!r}")
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}")
+    check_rule(rule)
     if x.is_certain:
-        points, log_weight = x.mean[None], x.mean.new_zeros(1)
-    elif by == "sampling":
-        points = x.sample((samples,), generator)
-        log_weight = x.mean.new_full((samples,), -math.log(samples))
+        return Moments.certain(torch.log_softmax(x.mean, dim))
+    if rule == "accurate":
+        log_s = expected_logsumexp(x, dim).unsqueeze(dim)
     else:
-        points, log_weight = _sigma_points(x, dim)
-    dim = dim % x.ndim + 1
-    return torch.log_softmax(points, dim), log_weight.view(-1, *[1] * x.ndim)
+        p = torch.softmax(x.mean, dim)
+        first, second = (p * x.var).sum(dim, keepdim=True), (p**2 * x.var).sum(dim, keepdim=True)
+        log_s = torch.logsumexp(x.mean, dim, keepdim=True) + _jensen(first, second)
+    y = softmax(x, dim, "paper" if rule == "paper" else "fast")
+    spread = ((y.mean**2 + 0.4 * y.var) * x.var).sum(dim, keepdim=True)
+    # Never negative in exact arithmetic: (1 - p_k)^2 V[a_k] and what the others add.
+    return unchecked_moments(x.mean - log_s, (x.var * (1 - 2 * y.mean) + spread).clamp(min=0))
 
 
-def _sigma_points(x: Moments, dim: int) -> tuple[Tensor, Tensor]:
+def _others(p: Tensor, v: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The sums of w_j v_j and of w_j^2 v_j over the other classes, w_j = p_j / (1 - p_k)."""
+    q = (1 - p).clamp(min=torch.finfo(p.dtype).eps)
+    first = ((p * v).sum(dim, keepdim=True) - p * v) / q
+    second = ((p**2 * v).sum(dim, keepdim=True) - p**2 * v) / q**2
+    # Averages with weights that sum to one; where p_k is almost 1, the differences above are rounding.
+    first = torch.minimum(first.clamp(min=0), v.amax(dim, keepdim=True))
+    return first, torch.minimum(second.clamp(min=0), first)
+
+
+def _jensen(first: Tensor, second: Tensor) -> Tensor:
+    """E[log S] - log S(E[a]): half the second derivative for small variances, logarithmic for large ones."""
+    return 2 * torch.log1p((first - second).clamp(min=0) / 4)
+
+
+def _unscented(x: Moments, dim: int) -> Moments:
+    """The unscented transform (Julier & Uhlmann, 1997), which the paper mentions (sec. 2.2.1).
+
+    Of n variables it takes the mean and, along each variable alone, the mean +- sqrt(n + 1) standard
+    deviations, with weights 1 / (n + 1) and 1 / (2 (n + 1)): the two moments of the input are exact and
+    no weight is negative, so no variance is. It costs 2 n + 1 evaluations.
+    """
     n = x.shape[dim]
     # The root's slope is infinite at zero, where the two points of a variable coincide.
     spread = torch.where(x.var > 0, x.var, 1).sqrt() * (x.var > 0) * math.sqrt(n + 1)
-    one_at_a_time = torch.eye(n, dtype=x.dtype, device=x.device).view(
+    alone = torch.eye(n, dtype=x.dtype, device=x.device).view(
         n, *[n if i == dim % x.ndim else 1 for i in range(x.ndim)]
     )
-    offset = one_at_a_time * spread
-    points = torch.cat([x.mean[None], x.mean + offset, x.mean - offset])
-    log_weight = x.mean.new_full((2 * n + 1,), -math.log(2 * (n + 1)))
-    log_weight[0] = -math.log(n + 1)
-    return points, log_weight
+    points = torch.cat([x.mean[None], x.mean + alone * spread, x.mean - alone * spread])
+    weight = x.mean.new_full((2 * n + 1,), 0.5 / (n + 1))
+    weight[0] = 1 / (n + 1)
+    weight = weight.view(-1, *[1] * x.ndim)
+    p = torch.softmax(points, dim % x.ndim + 1)
+    mean = (p * weight).sum(0)
+    return unchecked_moments(mean, ((p - mean) ** 2 * weight).sum(0))

@@ -105,7 +105,7 @@ def expected_logit(x: Moments | Tensor) -> Tensor:
     in the probability and in its logarithm, which a loss needs.
     """
     x = as_moments(x)
-    return x.mean if x.is_certain else _squash(x.mean / 2, x.var / 4)[0] * 2
+    return x.mean if x.is_certain else squash(x.mean / 2, x.var / 4)[0] * 2
 
 
 # The fast rule. c is the slope of E[tanh(a)] at E[a] = 0; 2 and pi / 2 are its exact limits for small and
@@ -117,18 +117,18 @@ _LARGEST_BEND = 1e18
 
 
 def _tanh_fast(m: Tensor, v: Tensor) -> Moments:
-    """y = tanh(z), with z of `_squash`, d = 1 - c, q = 1 - E[y]^2 and n = 4 V[a]:
+    """y = tanh(z), with z of `squash`, d = 1 - c, q = 1 - E[y]^2 and n = 4 V[a]:
 
     E[y] = tanh(z),   V[y] = d q^2 (1 + n) / (1 + n q)
     """
-    z, d = _squash(m, v)
+    z, d = squash(m, v)
     mean = torch.tanh(z)
     q = 1 - mean**2
     n = _MIX * v
     return moments(mean, d * q * (q + n * q) / (1 + n * q))
 
 
-def _squash(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def squash(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Artanh of E[tanh(a)], between 0 and the mean m:
 
     e = 1 / (1 + 1.35 v),   c = 1 / sqrt(1 + v (pi / 2 + (2 - pi / 2) e)),   d = 1 - c

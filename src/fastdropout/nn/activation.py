@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from torch import Tensor, nn
 
 from fastdropout.functional import softmax as _softmax
 from fastdropout.functional import transfer
-from fastdropout.functional.softmax import Points
 from fastdropout.functional.transfer import RULES, Rule
 from fastdropout.moments import Moments, as_moments
 from fastdropout.nn.checked import Choice
@@ -58,22 +55,20 @@ class Identity(nn.Module):
         return as_moments(input)
 
 
-class Softmax(nn.Module):
-    """`functional.softmax`, by an unscented transform or by sampling."""
+class Softmax(_Ruled):
+    """`functional.softmax`, by `rule`."""
 
-    by = Choice[Points](get_args(Points))
-
-    def __init__(self, dim: int = -1, *, by: Points = "unscented", samples: int = 1000) -> None:
-        super().__init__()
-        self.dim, self.by, self.samples = dim, by, samples
+    def __init__(self, dim: int = -1, *, rule: Rule = "fast") -> None:
+        super().__init__(rule)
+        self.dim = dim
 
     def forward(self, input: Tensor | Moments) -> Moments:
         """Moments of the probabilities."""
-        return _softmax(as_moments(input), self.dim, by=self.by, samples=self.samples)
+        return _softmax(as_moments(input), self.dim, self.rule)
 
     def extra_repr(self) -> str:
         """The arguments."""
-        return f"dim={self.dim}, by={self.by!r}"
+        return f"dim={self.dim}, rule={self.rule!r}"
 
 
 class Sequential(nn.Sequential):
