@@ -128,6 +128,7 @@ class Layer:
 _g = torch.Generator().manual_seed(0)
 W, B = torch.randn(3, 4, generator=_g).double(), torch.randn(3, generator=_g).double()
 W_VAR, B_VAR = torch.rand(3, 4, generator=_g).double(), torch.rand(3, generator=_g).double()
+THIRD = Moments(torch.randn(4, generator=_g).double(), torch.rand(4, generator=_g).double())
 OTHER = Moments(torch.randn(4, generator=_g).double(), torch.rand(4, generator=_g).double())
 DROP = 0.3
 
@@ -157,6 +158,22 @@ def _double_quadrature(f: Callable[[Tensor, Tensor], Tensor], a: Moments, b: Mom
     values, weight = f(va, vb), w[:, None] * w
     mean = (values * weight).sum((1, 2))
     return Moments(mean, ((values - mean[:, None, None]) ** 2 * weight).sum((1, 2)))
+
+
+def _mix(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return (1 - z) * a + z * b
+
+
+def _mixed_brute(x: Moments) -> Moments:
+    """Quadrature over z, a and b together; exact for a polynomial."""
+    nodes = torch.arange(-9, 9.01, 0.25, dtype=x.dtype)
+    w = torch.exp(-0.5 * nodes**2)
+    w = w / w.sum()
+    z, a, b = (m.mean[:, None] + m.std[:, None] * nodes for m in (x, OTHER, THIRD))
+    values = _mix(z[:, :, None, None], a[:, None, :, None], b[:, None, None, :])
+    weight = w[:, None, None] * w[:, None] * w
+    mean = (values * weight).sum((1, 2, 3))
+    return Moments(mean, ((values - mean[:, None, None, None]) ** 2 * weight).sum((1, 2, 3)))
 
 
 def _noisy_brute(x: Moments) -> Moments:
@@ -206,5 +223,11 @@ LAYERS = [
         lambda x: fd.multiply_independent(x, OTHER),
         lambda x: _double_quadrature(torch.mul, x, OTHER),
         lambda a: a * _gauss(OTHER.mean, OTHER.var, len(a)),
+    ),
+    Layer(
+        "mix",
+        lambda x: fd.mix_independent(x, OTHER, THIRD),
+        _mixed_brute,
+        lambda a: _mix(a, _gauss(OTHER.mean, OTHER.var, len(a)), _gauss(THIRD.mean, THIRD.var, len(a))),
     ),
 ]

@@ -11,6 +11,7 @@ from fastdropout.functional.propagate import (
     dropout_of_mean,
     linear,
     mask,
+    mix_independent,
     multiply_independent,
     noisy_linear,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "log_softmax",
     "losses",
     "mask",
+    "mix_independent",
     "multiply_independent",
     "noisy_linear",
     "quadrature",

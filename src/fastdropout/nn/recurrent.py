@@ -101,6 +101,8 @@ class RecurrentBase(nn.RNNBase):
             raise ValueError(
                 f"give dropout or drop_between, which are the same, got {dropout} and {drop_between}"
             )
+        if proj_size and CELLS[cell].carries != "cell":
+            raise ValueError(f"proj_size is for LSTM only, got {proj_size}")
         between = check_drop(dropout or drop_between, "dropout" if dropout else "drop_between")
         # The base class is told the rate only for its own warning, that one layer has no layers between.
         super().__init__(
