@@ -18,9 +18,7 @@ import torch
 import fastdropout as fd
 from benchmarks.record import save
 from benchmarks.speed import DROPS, INPUTS, STEPS
-from fastdropout.recurrent import backward as fused
-from fastdropout.recurrent import forward as walk
-from fastdropout.recurrent import kernel
+from fastdropout.recurrent import backward, forward, kernel
 
 BATCH, UNITS, ROUNDS = 64, 400, 21
 PARTS = (
@@ -38,7 +36,7 @@ def nothing(*args: Any, **options: Any) -> None:
 @contextmanager
 def without(part: str) -> Iterator[None]:
     """The layer with a part left out."""
-    step = kernel.load(torch.float32)
+    step = kernel.load("tanh", torch.float32)
     if step is None:
         raise SystemExit("no C compiler: there is no kernel to be profiled")
     product = torch.bmm
@@ -51,16 +49,17 @@ def without(part: str) -> Iterator[None]:
         """Without the product for the gradient of the recurrent weights."""
         return product(a, b, **options) if "out" in options else b.new_zeros(len(a), a.shape[1], b.shape[2])
 
-    def share(self: walk.Walk, rows: slice) -> torch.Tensor:
-        return walk.buffers.empty(self.x_mean, 2, rows.stop - rows.start, self.units).zero_()
+    def share(self: forward.Forward, rows: slice) -> torch.Tensor:
+        x = self.inputs.x_mean
+        return forward.buffers.empty(x, 2, rows.stop - rows.start, self.given + self.apart).zero_()
 
     patches: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
         "nothing": [],
         "products of the steps": [(torch, "bmm", small)],
         "gradient of the recurrent weights": [(torch, "bmm", large)],
         "products with the input": [
-            (walk.Walk, "_input_share", share),
-            (fused._Gradients, "_add_input", nothing),
+            (forward.Forward, "_input_share", share),
+            (backward.Backward, "_add_input", nothing),
         ],
         "element-wise passes": [(step, "forward", nothing), (step, "backward", nothing)],
     }
