@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from functools import wraps
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -12,14 +13,34 @@ from torch import Tensor
 Serve = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
+class Sources(Protocol):
+    """Who is told where noise arises: the trace, or what draws it instead."""
+
+    def mask(self, x: Any, drop: float, *, scale: bool = True) -> Any:
+        """Dropout of `x`, scaled up by 1 / keep or not."""
+
+    def gaussian(self, mean: Tensor, var: Tensor) -> Any:
+        """New independent Gaussian variables."""
+
+    def residual(self, mean: Tensor, var: Tensor) -> Tensor:
+        """Noise of `mean` that arises from the noise of several others together."""
+
+    def sees_steps(self) -> bool:
+        """Whether every step's noise must be told: a fused loop that does not is not taken."""
+
+    def module(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a module that is made for Moments."""
+
+
 class _Serving(threading.local):
     """by: what computes torch functions; owner: stamped on Moments that are made, so that those which come
-    from outside are recognised as new noise; enter: takes such as come from outside.
+    from outside are recognised as new noise; enter: takes such as come from outside; sources: who is told.
     """
 
     by: Serve | None = None
     owner: object | None = None
     enter: Callable[[Any], Any] | None = None
+    sources: Sources | None = None
 
 
 serving = _Serving()
@@ -34,6 +55,18 @@ def serve(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             "inside of `with fastdropout.integrate():`"
         )
     return serving.by(func, args, kwargs)
+
+
+def takes_moments(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """For `forward` of a module that is made for Moments: inside of `integrate()` it needs no rules."""
+
+    @wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if serving.by is None or serving.sources is None:
+            return forward(*args, **kwargs)
+        return serving.sources.module(forward, args, kwargs)
+
+    return run
 
 
 class Refusal:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fastdropout.moments import Moments, as_moments, moments
+from fastdropout.serving import serving
 
 
 def check_drop(drop: float, name: str = "drop") -> float:
@@ -27,6 +28,8 @@ def dropout(x: Moments | Tensor, drop: float) -> Moments:
     x, keep = as_moments(x), 1 - check_drop(drop)
     if drop == 0:
         return x
+    if serving.sources is not None:
+        return serving.sources.mask(x, drop, scale=False)
     noise = keep * drop * x.mean**2
     return moments(keep * x.mean, noise if x.is_certain else keep * x.var + noise)
 
@@ -70,6 +73,8 @@ def noisy_linear(
     var = F.linear(x.mean**2, weight.var, None if bias is None else bias.var)
     if not x.is_certain:
         var = var + F.linear(x.var, weight.mean**2 + weight.var)
+        if serving.sources is not None:
+            mean = serving.sources.residual(mean, F.linear(x.var, weight.var))
     return moments(mean, var)
 
 

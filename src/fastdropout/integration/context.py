@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fastdropout.integration.registry import TABLE
+from fastdropout.integration.values import mapped
 from fastdropout.moments import Moments
 from fastdropout.serving import serving
 
@@ -51,7 +52,7 @@ class Context(TorchFunctionMode):
     def __init__(self, weight_var: Mapping[Tensor, Tensor] | None = None) -> None:
         super().__init__()
         self._entered: dict[int, tuple[Moments, Any]] = {}
-        self._before: list[tuple[Any, Any, Any]] = []
+        self._before: list[tuple[Any, Any, Any, Any]] = []
         # Noisy weights by identity. They enter as new noise when first used.
         self._weights = {id(w): (w, Moments(w, v)) for w, v in (weight_var or {}).items()}
 
@@ -75,11 +76,11 @@ class Context(TorchFunctionMode):
 
     def _activate(self) -> None:
         super().__enter__()
-        self._before.append((serving.by, serving.owner, serving.enter))
-        serving.by, serving.owner, serving.enter = self.serve, self, self.enter
+        self._before.append((serving.by, serving.owner, serving.enter, serving.sources))
+        serving.by, serving.owner, serving.enter, serving.sources = self.serve, self, self.enter, self
 
     def _deactivate(self, *error: Any) -> None:
-        serving.by, serving.owner, serving.enter = self._before.pop()
+        serving.by, serving.owner, serving.enter, serving.sources = self._before.pop()
         super().__exit__(*(error or (None, None, None)))
 
     def __torch_function__(
@@ -112,6 +113,18 @@ class Context(TorchFunctionMode):
     def serve(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute a torch function of Moments."""
         raise NotImplementedError
+
+    def module(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a module that is made for Moments, with plain functions inside."""
+        with quiet():
+            return forward(*mapped(args, self._known), **mapped(kwargs, self._known))
+
+    def _known(self, x: Moments) -> Any:
+        return x if x.is_certain or x._owner is self else self.enter(x)
+
+    def sees_steps(self) -> bool:
+        """Whether every step's noise must be told."""
+        return True
 
     def enter(self, x: Moments) -> Any:
         """Take Moments that come from outside as new noise, each object once."""

@@ -193,6 +193,18 @@ class Noise(Context):
             mean = place
         return mean if self.gains == "plain" else unchecked_moments(mean, var)
 
+    def module(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a module that is made for Moments, with plain functions inside."""
+        out = super().module(forward, args, kwargs)
+        return without_gradient(out) if self.cut else out
+
+    def sees_steps(self) -> bool:
+        """Whether every step's noise must be told: where there is a trace."""
+        if self.trace and torch.is_grad_enabled():
+            return True
+        self._untraced = True
+        return False
+
     def _place(self, mean: Tensor) -> Tensor | None:
         """A place in the mean path of its own, to which gradients are taken; it copies nothing."""
         if not self.trace or not torch.is_grad_enabled() or torch.compiler.is_compiling():

@@ -9,6 +9,7 @@ from fastdropout.functional import transfer
 from fastdropout.functional.transfer import RULES, Rule
 from fastdropout.moments import Moments, as_moments
 from fastdropout.nn.checked import Choice
+from fastdropout.serving import takes_moments
 
 
 class _Ruled(nn.Module):
@@ -26,6 +27,7 @@ class _Ruled(nn.Module):
 class Tanh(_Ruled):
     """`functional.tanh`, by `rule`."""
 
+    @takes_moments
     def forward(self, input: Tensor | Moments) -> Moments:
         """Moments of tanh of the input."""
         return transfer.tanh(as_moments(input), self.rule)
@@ -34,6 +36,7 @@ class Tanh(_Ruled):
 class Sigmoid(_Ruled):
     """`functional.sigmoid`, by `rule`."""
 
+    @takes_moments
     def forward(self, input: Tensor | Moments) -> Moments:
         """Moments of the logistic sigmoid of the input."""
         return transfer.sigmoid(as_moments(input), self.rule)
@@ -42,6 +45,7 @@ class Sigmoid(_Ruled):
 class ReLU(nn.Module):
     """`functional.relu`, exact."""
 
+    @takes_moments
     def forward(self, input: Tensor | Moments) -> Moments:
         """Moments of max(input, 0)."""
         return transfer.relu(as_moments(input))
@@ -50,6 +54,7 @@ class ReLU(nn.Module):
 class Identity(nn.Module):
     """Pass the moments on."""
 
+    @takes_moments
     def forward(self, input: Tensor | Moments) -> Moments:
         """The input as moments."""
         return as_moments(input)
@@ -62,6 +67,7 @@ class Softmax(_Ruled):
         super().__init__(rule)
         self.dim = dim
 
+    @takes_moments
     def forward(self, input: Tensor | Moments) -> Moments:
         """Moments of the probabilities."""
         return _softmax(as_moments(input), self.dim, self.rule)

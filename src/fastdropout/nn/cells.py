@@ -13,6 +13,7 @@ from fastdropout.moments import Moments, as_moments
 from fastdropout.nn.checked import Choice, Drop
 from fastdropout.nn.layers import check_nonlinearity
 from fastdropout.recurrent.cells import CELLS, State
+from fastdropout.serving import takes_moments
 
 
 class _CellBase(nn.RNNCellBase):
@@ -82,6 +83,7 @@ class RNNCell(_CellBase):
         super().__init__(nonlinearity, input_size, hidden_size, bias, device, dtype, **options)
         self.nonlinearity = nonlinearity
 
+    @takes_moments
     def forward(self, input: Tensor | Moments, hx: Tensor | Moments | None = None) -> Moments:
         """The next hidden units."""
         return self._step(input, None if hx is None else [hx], 1).h
@@ -98,6 +100,7 @@ class LSTMCell(_CellBase):
     def __init__(self, input_size: int, hidden_size: int, *args: Any, **options: Any) -> None:
         super().__init__("lstm", input_size, hidden_size, *args, **options)
 
+    @takes_moments
     def forward(self, input: Tensor | Moments, hx: tuple[Any, Any] | None = None) -> tuple[Moments, Moments]:
         """The next hidden units and cells."""
         h, c = self._step(input, None if hx is None else list(hx), 2)
@@ -116,6 +119,7 @@ class GRUCell(_CellBase):
     def __init__(self, input_size: int, hidden_size: int, *args: Any, **options: Any) -> None:
         super().__init__("gru", input_size, hidden_size, *args, **options)
 
+    @takes_moments
     def forward(self, input: Tensor | Moments, hx: Tensor | Moments | None = None) -> Moments:
         """The next hidden units."""
         return self._step(input, None if hx is None else [hx], 1).h

@@ -11,6 +11,7 @@ from fastdropout.functional.propagate import dropout, mask
 from fastdropout.moments import Moments, as_moments
 from fastdropout.nn.checked import Choice, Drop
 from fastdropout.nn.noise import add_weight_noise, noisy
+from fastdropout.serving import takes_moments
 
 
 class Dropout(nn.Module):
@@ -31,6 +32,7 @@ class Dropout(nn.Module):
         super().__init__()
         self.drop, self.method = drop, method
 
+    @takes_moments
     def forward(self, input: Tensor | Moments) -> Moments:
         """Moments of the masked input."""
         x = as_moments(input)
@@ -88,7 +90,8 @@ class Linear(nn.Linear):
     def _weights(self) -> tuple[Tensor | Moments, Tensor | Moments | None]:
         return self.weight, self.bias
 
-    def forward(self, input: Tensor | Moments) -> Moments:  # type: ignore[override]
+    @takes_moments
+    def forward(self, input: Tensor | Moments) -> Moments:
         """Moments of the pre-synaptic units, shape (*, out_features)."""
         x = as_moments(input)
         check_fits(x, self.weight, self.in_features)

@@ -14,6 +14,7 @@ from fastdropout.functional.propagate import add_independent
 from fastdropout.functional.transfer import RULES, Rule
 from fastdropout.moments import Moments, as_moments
 from fastdropout.nn.checked import Choice, Drop
+from fastdropout.serving import takes_moments
 
 
 class NADE(nn.Module):
@@ -96,6 +97,7 @@ class NADE(nn.Module):
                 if bias is not None:
                     bias.zero_()
 
+    @takes_moments
     def forward(
         self, v: Tensor, hidden: Tensor | Moments | None = None, visible: Tensor | Moments | None = None
     ) -> Moments:

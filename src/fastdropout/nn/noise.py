@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fastdropout.moments import Moments, unchecked_moments
+from fastdropout.serving import serving
 
 _SUFFIX = "_log_std"
 
@@ -22,7 +23,8 @@ def add_weight_noise(module: nn.Module, name: str, std: float) -> None:
 
 def noisy(module: nn.Module, name: str) -> Moments:
     """The Gaussian weight `name`."""
-    return unchecked_moments(getattr(module, name), torch.exp(2 * getattr(module, name + _SUFFIX)))
+    mean, var = getattr(module, name), torch.exp(2 * getattr(module, name + _SUFFIX))
+    return unchecked_moments(mean, var) if serving.sources is None else serving.sources.gaussian(mean, var)
 
 
 def kl(module: nn.Module) -> Tensor:

@@ -21,6 +21,7 @@ from fastdropout.nn.packed import PackedMoments
 from fastdropout.recurrent import fused, kernel, reference, sampled
 from fastdropout.recurrent.cells import CELLS, Cell, State
 from fastdropout.recurrent.options import Options, Weights
+from fastdropout.serving import takes_moments
 
 log = logging.getLogger(__name__)
 
@@ -160,6 +161,7 @@ class RecurrentBase(nn.RNNBase):
             raise TypeError(f"hx must be a pair (h_0, c_0), got {type(hx).__name__}")
         return list(hx)
 
+    @takes_moments
     def forward(self, input: Tensor | Moments | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
         """All hidden units of the last layer, and the last state of all layers, as in `torch.nn`."""
         if isinstance(input, PackedSequence):

@@ -27,15 +27,18 @@ from fastdropout.recurrent.cells import Cell, State
 from fastdropout.recurrent.forward import Forward, Inputs, Kept
 from fastdropout.recurrent.options import Options, Weight, Weights
 from fastdropout.recurrent.reference import layer
+from fastdropout.serving import serving
 
 
 def supports(x: Moments, state: State, weights: Weights) -> bool:
     """Whether plain tensors with values and of one dtype are given, and no projection.
 
-    Not while tracing, under `torch.func`, in forward mode, under autocast, or for subclasses of Tensor: the
-    reference serves these.
+    Not while tracing, where `integrate()` follows every mask, under `torch.func`, in forward mode, under
+    autocast, or for subclasses of Tensor: the reference serves these.
     """
     if weights.w_hr is not None or torch.compiler.is_compiling():
+        return False
+    if serving.sources is not None and serving.sources.sees_steps():
         return False
     if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
         return False

@@ -14,6 +14,7 @@ from fastdropout.moments import Moments, unchecked_moments
 from fastdropout.recurrent.cells import Cell, State
 from fastdropout.recurrent.layout import Steps
 from fastdropout.recurrent.options import Options, Weight, Weights
+from fastdropout.serving import serving
 
 
 def layer(cell: Cell, x: Moments, state: State, weights: Weights, options: Options) -> tuple[Moments, State]:
@@ -70,6 +71,8 @@ def unit_noise(noise: float, steps: Steps, like: Moments, method: Method) -> Mom
     shape = (steps.starts[-1], like.shape[-1])
     zeros = torch.zeros(shape, dtype=like.dtype, device=like.device)
     if method == "moments":
+        if serving.sources is not None:
+            return serving.sources.gaussian(zeros, zeros + noise)
         return unchecked_moments(zeros, zeros + noise)
     return Moments.certain(torch.randn_like(zeros) * math.sqrt(noise))
 
