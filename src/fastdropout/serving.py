@@ -28,6 +28,12 @@ class Sources(Protocol):
     def sees_steps(self) -> bool:
         """Whether every step's noise must be told: a fused loop that does not is not taken."""
 
+    def takes_places(self) -> bool:
+        """Whether a fused loop may tell the noise of all its steps by `record`."""
+
+    def record(self, kind: str, place: Tensor, var: Tensor) -> None:
+        """Noise of variance `var` that a fused loop adds at `place`, which has its gradient."""
+
     def module(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a module that is made for Moments."""
 

@@ -156,6 +156,14 @@ class Context(TorchFunctionMode):
         """Noise of variance `var` that arises at `mean` from the noise of several others together."""
         return mean
 
+    def takes_places(self) -> bool:
+        """Whether a fused loop may tell the noise of all its steps by `record`."""
+        return False
+
+    def record(self, kind: str, place: Tensor, var: Tensor) -> None:
+        """Noise of variance `var` that a fused loop adds at `place`."""
+        raise NotImplementedError
+
     def gaussian(self, mean: Tensor, var: Tensor) -> Any:
         """New independent Gaussian variables: noisy weights, noisy inputs."""
         raise NotImplementedError

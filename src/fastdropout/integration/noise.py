@@ -198,6 +198,14 @@ class Noise(Context):
         out = super().module(forward, args, kwargs)
         return without_gradient(out) if self.cut else out
 
+    def takes_places(self) -> bool:
+        """Whether a fused loop may tell its noise by `record`: its gains are those of the moment rules."""
+        return self.gains == "moments"
+
+    def record(self, kind: str, place: Tensor, var: Tensor) -> None:
+        """Noise of variance `var` that a fused loop adds at `place`, which has its gradient."""
+        self._add(kind, place, var)
+
     def sees_steps(self) -> bool:
         """Whether every step's noise must be told: where there is a trace."""
         if self.trace and torch.is_grad_enabled():

@@ -21,7 +21,7 @@ from fastdropout.nn.packed import PackedMoments
 from fastdropout.recurrent import fused, kernel, reference, sampled
 from fastdropout.recurrent.cells import CELLS, Cell, State
 from fastdropout.recurrent.options import Options, Weights
-from fastdropout.serving import takes_moments
+from fastdropout.serving import serving, takes_moments
 
 log = logging.getLogger(__name__)
 
@@ -268,12 +268,17 @@ class RecurrentBase(nn.RNNBase):
     def _run_layer(
         self, x: Moments, state: State, weights: Weights, options: Options
     ) -> tuple[Moments, State]:
-        if not self._is_fused or not fused.supports(x, state, weights):
+        sources = serving.sources
+        traced = sources is not None and sources.sees_steps()
+        serves = self._is_fused and fused.supports(x, state, weights)
+        if sources is not None and traced:
+            serves = serves and sources.takes_places() and fused.traces(weights, options)
+        if not serves:
             self._log("reference")
             return reference.layer(self.cell, x, state, weights, options)
         self._log("fused")
         run = fused.fused_layer if options.method == "moments" else sampled.sampled_layer
-        return run(self.cell, x, state, weights, options)
+        return (fused.traced_layer if traced else run)(self.cell, x, state, weights, options)
 
     @property
     def _method(self) -> Method:

@@ -40,6 +40,7 @@ class Backward:
         carries = forward.cell.carries != "nothing"
         self.flow = torch.zeros_like(self.beginning) if carries else self.beginning[:, :0]
         self.flow_beginning = torch.zeros_like(self.flow)
+        self.place = torch.empty_like(given.place) if needs.place and given.place is not None else None
 
     def add(self, steps: range, kept: Kept) -> None:
         """Walk a chunk backwards and gather its share of the gradients."""
@@ -57,6 +58,8 @@ class Backward:
             pull(forward.starts[t] - rows.start, size, forward.steps.common(t, 1), carried(t))
             entering = self.entering if size == full else self.entering[:, :size]
             torch.bmm(blocks[t], forward.weights, out=entering)
+            if self.place is not None:  # after the mask: without the probability in the weights of the mean
+                torch.div(entering[0], forward.keep, out=self.place[forward.steps.rows(t)])
             if forward.inputs.w_hh_var is not None:
                 units = forward.entering_step(t, steps, kept.state, forward.beginning)
                 self._through_square(entering, blocks[t][1] @ forward.inputs.w_hh_var, units)
@@ -199,5 +202,6 @@ class Backward:
             w_ih_var=None if self.w_ih_noise is None else self.w_ih_noise.t(),
             w_hh_var=self.w_hh_noise,
             bias_var=self.bias[1],
+            place=self.place,
         )
         return Inputs(*(g if needed else None for g, needed in zip(found, self.needs, strict=True)))  # type: ignore[arg-type]

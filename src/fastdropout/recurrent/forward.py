@@ -40,6 +40,8 @@ class Inputs(NamedTuple):
     w_ih_var: Tensor | None
     w_hh_var: Tensor | None
     bias_var: Tensor | None
+    place: Tensor | None = None
+    """Zeros, (rows, units), added to the hidden units after the mask: a trace asks for their gradient."""
 
 
 class Kept(NamedTuple):

@@ -16,15 +16,18 @@ Noisy weights (V[W] > 0) add a third product to a step: V[W] times the units' se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fastdropout.functional.propagate import dropout
 from fastdropout.moments import Moments, unchecked_moments
 from fastdropout.recurrent.backward import Backward
 from fastdropout.recurrent.cells import Cell, State
 from fastdropout.recurrent.forward import Forward, Inputs, Kept
+from fastdropout.recurrent.layout import Steps
 from fastdropout.recurrent.options import Options, Weight, Weights
 from fastdropout.recurrent.reference import layer
 from fastdropout.serving import serving
@@ -38,8 +41,6 @@ def supports(x: Moments, state: State, weights: Weights) -> bool:
     """
     if weights.w_hr is not None or torch.compiler.is_compiling():
         return False
-    if serving.sources is not None and serving.sources.sees_steps():
-        return False
     if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
         return False
     given = [t for w in (x, *state, *weights) for t in _pair(w) if t is not None]
@@ -48,12 +49,45 @@ def supports(x: Moments, state: State, weights: Weights) -> bool:
     return plain and alike and not torch.is_autocast_enabled(x.device.type)
 
 
-def fused_layer(
+def traces(weights: Weights, options: Options) -> bool:
+    """Whether the fused loop can tell a trace of its noise: of masks, not of noisy weights or units."""
+    certain = not any(isinstance(w, Moments) for w in weights)
+    return certain and not options.noise and options.method == "moments"
+
+
+def traced_layer(
     cell: Cell, x: Moments, state: State, weights: Weights, options: Options
+) -> tuple[Moments, State]:
+    """`fused_layer` that tells `serving.sources` of its masks; those of all steps are one source.
+
+    The backward pass has the gradient of the masked units of every step at hand.
+    """
+    sources = serving.sources
+    assert sources is not None
+    x, options = dropout(x, options.drop_input), replace(options, drop_input=0.0)
+    if not options.drop_hidden:
+        return fused_layer(cell, x, state, weights, options)
+    steps = Steps(options.sizes, options.reverse)
+    place = torch.zeros(steps.starts[-1], state.h.shape[-1], dtype=x.dtype, device=x.device)
+    place.requires_grad_()
+    output, last = fused_layer(cell, x, state, weights, options, place)
+    entering = steps.entering_units(output, state.h)
+    spread = (1 - options.drop_hidden) * options.drop_hidden
+    sources.record("mask", place, spread * (entering.mean**2 + entering.var))
+    return output, last
+
+
+def fused_layer(
+    cell: Cell,
+    x: Moments,
+    state: State,
+    weights: Weights,
+    options: Options,
+    place: Tensor | None = None,
 ) -> tuple[Moments, State]:
     """`reference.layer` under `method="moments"`; returns the outputs and the last state."""
     means, variances = zip(*map(_pair, (weights.w_ih, weights.w_hh, weights.bias)), strict=True)
-    inputs = Inputs(*_pair(x), *_pair(state.h), *_pair(state.c), *means, *variances)  # type: ignore[arg-type]
+    inputs = Inputs(*_pair(x), *_pair(state.h), *_pair(state.c), *means, *variances, place)  # type: ignore[arg-type,call-arg]
     mean, var, last_mean, last_var, *cells = _Layer.apply(*inputs, cell, options)
     return unchecked_moments(mean, var), State(
         unchecked_moments(last_mean, last_var), unchecked_moments(*cells) if cells else None
@@ -115,7 +149,7 @@ def _by_autograd(
         state = State(unchecked_moments(i.h_mean, i.h_var))
         if i.c_mean is not None:
             state = state._replace(c=unchecked_moments(i.c_mean, i.c_var))
-        output, last = layer(cell, unchecked_moments(i.x_mean, i.x_var), state, weights, options)
+        output, last = layer(cell, unchecked_moments(i.x_mean, i.x_var), state, weights, options, i.place)
         made = [output.mean, output.var, *_pair(last.h), *_pair(last.c)]
         pairs = [(y, g) for y, g in zip(made, grads, strict=False) if y is not None and g is not None]
         pairs = [(y, g) for y, g in pairs if y.requires_grad]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fastdropout.moments import Moments
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -32,6 +34,18 @@ class Steps:
     def before(self, t: int) -> int:
         """The step that is walked before t."""
         return t - self.order.step
+
+    def entering_units(self, units: Moments, beginning: Moments) -> Moments:
+        """What enters each step, row by row: `units` of the step before, or what a piece begins with."""
+        parts = []
+        for t in range(len(self.sizes)):
+            common, size = self.common(t, -1), self.sizes[t]
+            if common:
+                start = self.starts[self.before(t)]
+                parts.append(units[start : start + common])
+            if common < size:
+                parts.append(beginning[common:size])
+        return Moments.cat(parts)
 
     def common(self, t: int, way: int) -> int:
         """The number of pieces that step t shares with the step walked before (-1) or after (+1) it."""

@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fastdropout.functional.affine import Method, affine
 from fastdropout.functional.propagate import add_independent
@@ -17,14 +18,17 @@ from fastdropout.recurrent.options import Options, Weight, Weights
 from fastdropout.serving import serving
 
 
-def layer(cell: Cell, x: Moments, state: State, weights: Weights, options: Options) -> tuple[Moments, State]:
+def layer(
+    cell: Cell, x: Moments, state: State, weights: Weights, options: Options, place: Tensor | None = None
+) -> tuple[Moments, State]:
     """One layer, with fresh masks d, d' at every step.
 
         a_t = W_ih (d o x_t) + W_hh (d' o h_{t-1}) + b,   h_t = cell(a_t) + noise
 
     Shapes: `x` holds the steps one below the other, as in a `PackedSequence`: (sum(sizes), inputs); the units
     of `state` are (sizes[0], units). Returns the hidden units of all steps, (sum(sizes), units), and the last
-    state of each piece. `reverse` walks steps from the end, each piece from its own.
+    state of each piece. `reverse` walks steps from the end, each piece from its own. `place`, (sum(sizes),
+    units), is added to the hidden units after the mask.
     """
     steps = Steps(options.sizes, options.reverse)
     method = options.method
@@ -42,6 +46,8 @@ def layer(cell: Cell, x: Moments, state: State, weights: Weights, options: Optio
         elif size > length:
             here = _joined([here, _rows(state, length, size)])
         recurrent = affine(here.h, weights.w_hh, None, options.drop_hidden, method)
+        if place is not None:
+            recurrent = recurrent + F.linear(place[rows], mean_of(weights.w_hh))
         pre = cell.join(given[rows], recurrent)
         pre = pre if bias is None else _shifted(pre, bias)
         here = step(cell, pre, here, options.rule, method)
@@ -75,6 +81,11 @@ def unit_noise(noise: float, steps: Steps, like: Moments, method: Method) -> Mom
             return serving.sources.gaussian(zeros, zeros + noise)
         return unchecked_moments(zeros, zeros + noise)
     return Moments.certain(torch.randn_like(zeros) * math.sqrt(noise))
+
+
+def mean_of(weight: Weight) -> Tensor:
+    """Of a certain or a Gaussian weight."""
+    return weight.mean if isinstance(weight, Moments) else weight
 
 
 def as_weight(weight: Weight | None) -> Moments | None:
