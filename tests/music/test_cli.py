@@ -166,7 +166,7 @@ def test_mistakes_are_one_line():
 
 
 MISTAKES = {
-    "train no-such-thing": "no corpus and no folder",
+    "train no-such-thing": "no corpus, no such file and no folder",
     "train {empty}": "holds no .mid",
     "train nottingham": "is not shipped",
     "train --config {empty}/x.toml": "cannot be read",

@@ -56,6 +56,32 @@ def test_compared_models_have_the_size_and_budget_of_best(model, corpus):
         assert config["epochs"] in (best["epochs"], round(0.3 * best["epochs"]))
 
 
+@pytest.mark.parametrize("corpus", ALL)
+@pytest.mark.parametrize("name", table.CLASSES)
+def test_twins_differ_from_their_model_in_the_noise_and_the_steps(name, corpus):
+    (options,) = table.candidates(name, corpus)
+    own = dict(make_config({**options, "corpus": corpus}))
+    assert own["method"] == "moments"
+    assert own["drop_hidden"] > 0
+    for kind in ("plain", "masks"):
+        settings = table.candidates(f"{name}-{kind}", corpus)
+        configs = [dict(make_config({**options, "corpus": corpus})) for options in settings]
+        assert len({tuple(config.items()) for config in configs}) == len(configs) == 3
+        for config in configs:
+            changed = {option for option in config if config[option] != own[option]}
+            assert changed <= {*table.NO_REGULARISER, "lr", "momentum", "epochs"}
+            if kind == "plain":
+                assert {key: config[key] for key in table.NO_REGULARISER} == table.NO_REGULARISER
+            else:
+                assert config["method"] == "mask"
+        if kind == "masks":
+            assert changed - {"method", "lr", "momentum"} == {
+                k for k in own if k.startswith("drop_") and own[k]
+            }
+            same = {option for option in configs[0] if configs[0][option] != own[option]}
+            assert same <= {"method", "rule"}
+
+
 def test_plain_has_no_regulariser():
     for options in table.candidates("plain", "jsb-chorales"):
         config = dict(make_config({**options, "corpus": "jsb-chorales"}))
@@ -151,8 +177,8 @@ def test_budget_multiplies_epochs():
 
 
 def test_unknown_model():
-    with pytest.raises(ConfigError, match=r"plain, paper, single, best, .* got 'lstm'"):
-        table.candidates("lstm", "bach")
+    with pytest.raises(ConfigError, match=r"plain, paper, single, best, .* got 'vae'"):
+        table.candidates("vae", "bach")
 
 
 def test_more_seeds_for_what_was_chosen():

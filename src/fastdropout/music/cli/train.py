@@ -46,7 +46,8 @@ def train(
         bach, piano-midi, nottingham, musedata, jsb-chorales, a folder of MIDI files, or sequences of zeros
         and ones or real values, steps x features: a .npz, .npy or .csv file or a folder of such [bach]
     preset
-        default, paper (its table of chosen hyper parameters) or best (ours, so far)
+        default, paper (its table of chosen hyper parameters), best (ours, so far), or of another class of
+        network: deep, gru, lstm, memory, nade, nade-memory
     config
         a TOML file of options, such as the config.toml of a run
     drop

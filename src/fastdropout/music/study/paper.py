@@ -13,3 +13,15 @@ TABLE_1: dict[str, tuple[float | None, ...]] = {
     "musedata": (6.75, 6.99, 5.60, 6.59),
     "jsb-chorales": (8.01, 8.58, 5.19, 7.92),
 }
+
+_COLUMNS = {"deep": "Deep RNN", "nade": "RNN-NADE"}
+
+
+def figure_for(model: str, corpus: str) -> float | None:
+    """What the paper has for the class of a model: Deep RNN, RNN-NADE, or else its fast dropout.
+
+    >>> figure_for("nade-memory", "jsb-chorales"), figure_for("gru", "jsb-chorales")
+    (5.19, 8.01)
+    """
+    name = _COLUMNS.get(model.split("-")[0], MODELS[0])
+    return TABLE_1[corpus][MODELS.index(name)] if corpus in TABLE_1 else None

@@ -68,6 +68,26 @@ _COMPARED: dict[str, tuple[dict[str, Any], ...]] = {
 `share` is no option but the part of the epochs of `single` that a setting has.
 """
 
+_PLAIN_TWIN = (_STEADY, _SHORT, _GENTLE)
+# Masks shake a recurrence that the same noise, integrated out, does not: also tried at half the rates.
+_MASK_TWIN = ({"rates": 1.0}, {"rates": 0.5}, {"rates": 0.5, **_STEADY})
+
+CLASSES = {
+    "deep": "FD deep RNN",
+    "gru": "FD-GRU",
+    "lstm": "FD-LSTM",
+    "memory": "FD-RNN + memory",
+    "nade": "FD-RNN-NADE",
+    "nade-memory": "FD-RNN-NADE + memory",
+}
+"""Other networks than the paper's, each what its preset says."""
+TWINS = {
+    f"{name}-{kind}": f"{label.removeprefix('FD').lstrip(' -')}, {words}"
+    for name, label in CLASSES.items()
+    for kind, words in (("plain", "no noise"), ("masks", "dropout masks"))
+}
+"""The same networks, of the same size and budget, without noise and with masks that are drawn."""
+
 MODELS = {
     "plain": "plain RNN",
     "paper": "FD-RNN, the paper's settings",
@@ -76,7 +96,11 @@ MODELS = {
     "output-dropout": "dropout masks, hidden to output",
     "weight-noise": "adaptive weight noise",
     "weight-decay": "weight decay",
+    **CLASSES,
+    **TWINS,
 }
+QUICK_MODELS = tuple(name for name in MODELS if name not in TWINS and name != "lstm")
+"""What a small version has."""
 
 ABLATIONS: dict[str, dict[str, Any]] = {
     "one-wide-network": {"members": 1},
@@ -145,9 +169,10 @@ def candidates(
 ) -> list[dict[str, Any]]:
     """The settings of a model that valid chooses from, as options for `make_config`; one if `quick`.
 
-    `paper` and `best` are what their presets say, and `single` is one of the members of `best`. The others
-    take size, batch, epochs, schedule, averaging and initial weights from `single`, so that only the
-    regulariser and the steps differ, and in some settings the epochs. `budget` multiplies the epochs.
+    `paper`, `best` and those of `CLASSES` are what their presets say, and `single` is one of the members of
+    `best`. The others take size, batch, epochs, schedule, averaging and initial weights from `single`, or the
+    `TWINS` from the model that they are twins of, so that only the regulariser and the steps differ, and in
+    some settings the epochs. `budget` multiplies the epochs.
 
     >>> [options["drop_output"] for options in candidates("output-dropout", "jsb-chorales")]
     [0.5, 0.2, 0.5]
@@ -155,8 +180,10 @@ def candidates(
     best = dict(make_config({"preset": "best", "corpus": corpus}))
     count = best["members"]
     one = {"members": 1, "hidden": best["hidden"] // count} if count > 1 else {}
-    if model in ("paper", "best"):
+    if model in ("paper", "best", *CLASSES):
         found: list[dict[str, Any]] = [{"preset": model}]
+    elif model in TWINS:
+        found = _twins(model, corpus)[: 1 if quick else settings]
     elif model == "single":
         found = [{"preset": "best", **one}] if one else []
     elif model in _COMPARED:
@@ -169,6 +196,24 @@ def candidates(
     else:
         raise ConfigError(f"a model must be one of {', '.join((*MODELS, *ABLATIONS))}, got {model!r}")
     return [_scaled(options, corpus, budget, quick) for options in found]
+
+
+def _twins(model: str, corpus: str) -> list[dict[str, Any]]:
+    """The settings of a model of `CLASSES` without noise, or with the same noise drawn."""
+    preset, kind = model.rsplit("-", 1)
+    own = dict(make_config({"preset": preset, "corpus": corpus}))
+    if kind == "plain":
+        plain = {name: value for name, value in NO_REGULARISER.items() if own[name] != value}
+        return [{"preset": preset, **plain, **steps} for steps in _PLAIN_TWIN]
+    found = []
+    for steps in _MASK_TWIN:
+        drops = {name: value for name, value in own.items() if name.startswith("drop_") and value}
+        rates = {name: round(value * steps["rates"], 3) for name, value in drops.items()}
+        changed = {name: rates[name] for name in drops if rates[name] != drops[name]}
+        rule = {"rule": "fast"} if own["rule"] != "fast" else {}
+        options = {name: value for name, value in steps.items() if name != "rates"}
+        found.append({"preset": preset, **_MASKS, **rule, **changed, **options})
+    return found
 
 
 def plan(
@@ -229,4 +274,6 @@ def _scaled(options: dict[str, Any], corpus: str, budget: float, quick: bool) ->
     if quick:
         epochs = QUICK["epochs"]
         options = {**options, **QUICK, "hidden": QUICK["hidden"] * config.members}
+        if config.output == "nade":
+            options["nade_hidden"] = QUICK["hidden"]
     return options if share == 1 else {**options, "epochs": max(1, round(epochs * share))}

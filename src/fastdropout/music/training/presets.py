@@ -5,13 +5,20 @@
   size, number of epochs nor patience: those are ours, the batch size within what the authors' code shows.
 - `best`: ours, chosen on valid by hand (docs/results.md); for `bach` not searched for:
   the default in three members.
+- `deep`, `gru`, `lstm`: more layers, and cells with gates, with independent notes.
+- `memory`: one tanh layer with a memory of the piece.
+- `nade`, `nade-memory`: the notes of a frame one after the other, without and with that memory.
+
+`bach` and folders of MIDI files take what is for `jsb-chorales` in those.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-PRESETS = ("default", "paper", "best")
+CLASSES = ("deep", "gru", "lstm", "memory", "nade", "nade-memory")
+"""Presets of other networks than the paper's."""
+PRESETS = ("default", "paper", "best", *CLASSES)
 
 _PAPER_ALL = {
     "rule": "paper",
@@ -118,6 +125,42 @@ _BEST: dict[str, dict[str, Any]] = {
 }
 
 
+_CLASS_ALL = {"noise_hidden": 0.0, "pad": "end", "transpose": 0, "momentum": 0.98, "lr": 0.001}
+_CLASS: dict[str, dict[str, Any]] = {
+    "piano-midi": {"hidden": 200, "drop_input": 0.2, "transpose": 5, "batch": 32, "epochs": 60},
+    "nottingham": {"hidden": 200, "drop_input": 0.1, "batch": 32, "epochs": 20},
+    "musedata": {"hidden": 200, "drop_input": 0.1, "batch": 32, "epochs": 30},
+    "jsb-chorales": {"hidden": 300, "drop_input": 0.2, "batch": 16, "epochs": 60},
+}
+_DROPS = ("drop_hidden", "drop_output", "drop_memory", "drop_nade_input", "drop_nade_hidden")
+_NADE = {
+    "piano-midi": (0.7, 0.3, 0.2, 0.2, 0.4),
+    "nottingham": (0.6, 0.2, 0.2, 0.1, 0.3),
+    "musedata": (0.6, 0.2, 0.2, 0.15, 0.3),
+    "jsb-chorales": (0.85, 0.5, 0.3, 0.3, 0.5),
+}
+"""Of `_DROPS`."""
+
+
+def _class(name: str, corpus: str) -> dict[str, Any]:
+    options = {**_CLASS_ALL, **_CLASS[corpus]}
+    drops = dict(zip(_DROPS, _NADE[corpus], strict=True))
+    options |= {"drop_hidden": drops["drop_hidden"], "drop_output": drops["drop_output"]}
+    if "memory" in name:
+        options |= {"memory": True, "drop_memory": drops["drop_memory"]}
+    if "nade" in name:
+        units = 200 if corpus == "jsb-chorales" else 120
+        options |= {"output": "nade", "nade_hidden": units}
+        options |= {kind: drops[kind] for kind in ("drop_nade_input", "drop_nade_hidden")}
+    if name in ("memory", "nade", "nade-memory"):
+        options["skip"] = True
+    if name == "deep":
+        options |= {"layers": 2, "drop_between": drops["drop_output"]}
+    if name in ("gru", "lstm"):
+        options["cell"] = name
+    return options
+
+
 def preset(name: str, corpus: str) -> dict[str, Any]:
     """The options of a preset for a corpus; `bach` and folders take the paper's column of `jsb-chorales`.
 
@@ -131,6 +174,8 @@ def preset(name: str, corpus: str) -> dict[str, Any]:
 
 
 def _preset(name: str, corpus: str) -> dict[str, Any]:
+    if name in CLASSES:
+        return _class(name, corpus if corpus in _CLASS else "jsb-chorales")
     if name == "default":
         # Measured: transposed pieces help bach and piano-midi, and hurt nottingham and jsb-chorales.
         return {"transpose": 0} if corpus in _PAPER and corpus != "piano-midi" else {}
