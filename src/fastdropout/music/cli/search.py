@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import reprlib
 import secrets
 from collections.abc import Sequence
 from contextlib import closing
@@ -93,7 +95,7 @@ def search(
         others = [
             *asked.keys() - {"trials"},
             *options,
-            *(["corpus"] if corpus else []),
+            *(["corpus"] if corpus is not None else []),
             *(["out"] if out else []),
         ]
         if others:
@@ -110,19 +112,17 @@ def search(
         closing(make_executor(executor, workers, ray, stop=stop, cpus=ray_cpus, gpus=ray_gpus)) as pool,
     ):
         if resume is None:
-            folder = _new(corpus or "bach", asked, options, storage, out, searches)
+            folder = _new("bach" if corpus is None else corpus, asked, options, storage, out, searches)
         else:
             folder = SearchFolder(resume)
-            if trials is not None:
-                folder.extend(trials)
         named = "" if folder.settings.storage is None else f", study {folder.settings.study}"
         console.print(f"search {folder.path}{named}")
         work = Search(folder, storage)
         with SearchScreen(work) as screen:
-            work.run(pool, screen, stop)
+            work.run(pool, screen, stop, trials=trials)
         stopped = stop()
     with closing(work):
-        if stopped and any(trial.state in ("waiting", "running") for trial in work.trials):
+        if stopped and work.unfinished:
             console.print(f"saved; go on with: fastdropout search --resume {folder.path}")
             return INTERRUPTED
         return _finish(work)
@@ -148,14 +148,15 @@ def _new(
 
     if asked.get("study") and storage is None:
         raise ConfigError("study is the name in a data base: give its storage too")
-    if corpus not in NAMES and Path(corpus).expanduser().is_dir():
-        corpus = str(Path(corpus).expanduser().resolve())
+    if "threads" in options:
+        raise ConfigError("threads is not for a search: a trial has one; workers says how many run at a time")
+    if corpus and corpus not in NAMES and os.path.isdir(os.path.expanduser(corpus)):
+        corpus = os.path.realpath(os.path.expanduser(corpus))
     if options.get("data") is not None:
-        options["data"] = str(Path(options["data"]).expanduser().resolve())
+        options["data"] = os.path.realpath(os.path.expanduser(options["data"]))
     if storage is not None:  # Its other studies are no business of ours.
         asked = {"study": f"{Path(corpus).name}-{secrets.token_hex(4)}", **asked}
     seed = options.pop("seed", 0)
-    options.pop("threads", None)
     try:
         settings = Settings(
             corpus=corpus,
@@ -168,7 +169,7 @@ def _new(
         faults = []
         for item in error.errors():
             allowed = item["msg"].replace("Input should be", "must be", 1)
-            faults.append(f"{item['loc'][0]} {allowed}, got {item['input']!r}")
+            faults.append(f"{item['loc'][0]} {allowed}, got {reprlib.repr(item['input'])}")
         raise ConfigError("; ".join(faults)) from error
     check(settings)
     first = draw(SPACES[settings.space], settings.seed, 0, options)
@@ -205,7 +206,7 @@ class SearchScreen:
 
         self.console, self.clock = console, Clock()
         self.told: set[int] | None = None
-        self.epochs = work.epochs
+        self.work, self.epochs = work, work.epochs
         self.live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
 
     def __enter__(self) -> SearchScreen:
@@ -238,8 +239,9 @@ class SearchScreen:
         ended = [t for t in trials if t.state not in ("waiting", "running")]
         best = min((t.valid for t in ended if t.state == "finished" and t.valid is not None), default=None)
         done = len(ended) + sum(min(t.epochs / self.epochs, 1.0) for t in trials if t.state == "running")
-        left = self.clock.left(done, len(trials))
-        return f"{len(ended)}/{len(trials)} ended  best {_number(best)}  {left} left"
+        total = self.work.settings.trials
+        left = self.clock.left(done, total)
+        return f"{len(ended)}/{total} ended  best {_number(best)}  {left} left"
 
 
 def _table(trials: Sequence[Trial], headline: str, rows: int) -> Table:

@@ -49,7 +49,8 @@ def load(
     if is_series(name):
         return load_series(name)
     folder = Path(os.path.expanduser(name))
-    if os.path.isdir(folder):  # Unlike the method of Path, False for names that are no paths at all.
+    # Unlike the method of Path, False for names that are no paths at all; an empty one is no folder either.
+    if os.fspath(name) and os.path.isdir(folder):
         return load_folder(folder, steps_per_quarter=steps_per_quarter, progress=progress)
     files = f"a {', '.join(SUFFIXES)} file"
     allowed = f"{', '.join(NAMES)}, a folder of MIDI files, {files} or a folder of such"

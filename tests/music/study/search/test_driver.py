@@ -284,7 +284,7 @@ def test_folders(tmp_path, midis):
     with pytest.raises(RunError, match="has no search"):
         SearchFolder(tmp_path)
     (first.path / "search.json").write_text('{"trials": -1}')
-    with pytest.raises(RunError, match=r"search\.json: trials: "):
+    with pytest.raises(RunError, match=r"search\.json: trials must be"):
         SearchFolder(first.path)
 
 

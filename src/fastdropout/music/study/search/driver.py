@@ -10,9 +10,9 @@ A folder holds all of a search:
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,18 +20,23 @@ from typing import Any, Literal
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from fastdropout.errors import ConfigError, RunError
-from fastdropout.files import lock_file
+from fastdropout.errors import ConfigError, RunError, visible
 from fastdropout.music.study.search.executors import Executor
 from fastdropout.music.study.search.folder import SearchFolder, Settings
 from fastdropout.music.study.search.job import Job, Outcome
 from fastdropout.music.study.search.space import SPACES, Sampler, choose, draw, suggest, trial_config
+from fastdropout.music.study.search.storage import Told, storage_errors, study_errors
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.fitting import Record
+from fastdropout.music.training.records import check as check_record
 from fastdropout.music.training.run import Run
 
 Ending = Literal["waiting", "running", "finished", "diverged", "pruned", "failed"]
 
+BLOCK = 64
+"""Trials that are put into the study at a time."""
+CHECKED = 1000
+"""Draws that are checked before a search begins."""
 REDUCTION = 3
 """Successive halving keeps the best one in so many at each rung."""
 _TOLD: dict[str, TrialState] = {
@@ -70,7 +75,8 @@ class Search:
         self.space = SPACES[self.settings.space]
         self._storage = folder.open_storage(storage)
         self._sampler = Sampler(self.settings.sampler, self.settings.seed)
-        with storage_errors(folder.path):
+        self._ended: dict[int, Trial] = {}
+        with study_errors(folder.path):
             self.study = optuna.create_study(
                 study_name=self.settings.study,
                 storage=self._storage,
@@ -87,9 +93,19 @@ class Search:
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials in the order of their numbers, those of other drivers too."""
+        """The trials in the order of their numbers, those of other drivers too.
+
+        There may be fewer than `settings.trials`: they enter the study when their turn comes near.
+        """
         with storage_errors(self.folder.path):
             return [self._trial(frozen) for frozen in self._frozen()]
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a trial is still to be made."""
+        trials = self.trials
+        waits = any(trial.state in ("waiting", "running") for trial in trials)
+        return waits or len(trials) < self.settings.trials
 
     @property
     def best(self) -> Trial | None:
@@ -103,15 +119,23 @@ class Search:
         return _drawn(self.settings, 0).epochs
 
     def run(
-        self, executor: Executor, watch: Watch | None = None, stop: Callable[[], bool] | None = None
+        self,
+        executor: Executor,
+        watch: Watch | None = None,
+        stop: Callable[[], bool] | None = None,
+        *,
+        trials: int | None = None,
     ) -> None:
         """Work until no trial is left, or `stop` answers True. Closing the executor is the caller's.
 
+        `trials` extends the search to so many, if nobody else drives it.
         What ran when a driver died goes on where it was. A trial is told to the study when it has ended, and
         never again.
         """
-        with self._alone(), storage_errors(self.folder.path):
-            self._enqueue()
+        with self.folder.lock(), storage_errors(self.folder.path):
+            if trials is not None:
+                self.folder.extend(trials)
+                self.settings = self.folder.settings
             running = 0
             waiting = [frozen.number for frozen in self._frozen() if self._is_mine(frozen)]
             while stop is None or not stop():
@@ -132,8 +156,14 @@ class Search:
 
     def config(self, number: int) -> Config:
         """The configuration of a trial that has been drawn."""
-        settings, trial = self.settings, self._by_number(number)
-        options = choose(self.space, lambda name, _: trial.params[name], settings.options)
+        settings, params = self.settings, self._by_number(number).params
+
+        def drawn(name: str, _: object) -> Any:
+            if name not in params:
+                raise RunError(f"{self.folder.path}: the study is damaged, trial {number} has no {name}")
+            return params[name]
+
+        options = choose(self.space, drawn, settings.options)
         return trial_config(self.space, settings.corpus, options, settings.seed, number)
 
     def _join(self) -> None:
@@ -144,22 +174,31 @@ class Search:
         if theirs is None:
             self.study.set_user_attr("asked", ours)
         elif theirs != ours:
-            other = ", ".join(name for name in ours if ours[name] != theirs.get(name))
+            known = theirs if isinstance(theirs, dict) else {}
+            other = ", ".join(name for name in ours if ours[name] != known.get(name))
             raise ConfigError(f"the study {self.settings.study} was begun with other {other}; name another")
 
-    def _enqueue(self) -> None:
-        """Put all trials into the study, waiting: of those, several drivers cannot make one too many."""
-        for _ in range(len(self._frozen()), self.settings.trials):
+    def _enqueue(self) -> bool:
+        """Put the next trials into the study, waiting; whether there were any.
+
+        A block at a time, as a hundred thousand take minutes. Several drivers may make too many of them, but
+        none takes one whose number is too high.
+        """
+        there = len(self._frozen())
+        for _ in range(there, min(there + BLOCK, self.settings.trials)):
             self.study.add_trial(optuna.trial.create_trial(state=TrialState.WAITING))
+        return there < self.settings.trials
 
     def _next(self, waiting: list[int]) -> int | None:
         """A trial that is ours from before, or one that nobody has."""
         if waiting:
             return waiting.pop(0)
-        for frozen in self._frozen():
-            if frozen.state == TrialState.WAITING and self._claim(frozen):
-                return frozen.number
-        return None
+        while True:
+            for frozen in self._frozen():
+                if frozen.state == TrialState.WAITING and self._claim(frozen):
+                    return frozen.number
+            if not self._enqueue():
+                return None
 
     def _claim(self, frozen: FrozenTrial) -> bool:
         # The folder first: if we die before the study knows whose the trial is, it says so.
@@ -182,17 +221,19 @@ class Search:
     def _submit(self, executor: Executor, number: int) -> int:
         """Draw a trial, unless it was drawn before, and hand it out; 1 if that was possible."""
         settings, frozen = self.settings, self._by_number(number)
-        trial = optuna.Trial(self.study, frozen._trial_id)
-        trial.set_user_attr("driver", settings.driver)
-        trial.set_user_attr("folder", f"{socket.gethostname()}:{self.folder.trial(number).resolve()}")
-        choose(self.space, lambda name, among: suggest(trial, name, among), settings.options)
+        place = os.path.realpath(self.folder.trial(number))
+        with study_errors(self.folder.path):
+            trial = optuna.Trial(self.study, frozen._trial_id)
+            trial.set_user_attr("driver", settings.driver)
+            trial.set_user_attr("folder", f"{socket.gethostname()}:{visible(place)}")
+            choose(self.space, lambda name, among: suggest(trial, name, among), settings.options)
         try:
             config = self.config(number)
-        except Exception as error:  # Only `tpe` can get here; random draws are checked before they begin.
+        except ConfigError as error:  # The first random draws were checked before they began.
             self._tell(number, Outcome("failed", reason=str(error)))
             return 0
         until = next((rung for rung in self._rungs(config) if rung > (frozen.last_step or 0)), 0)
-        executor.submit(number, Job(str(self.folder.trial(number).resolve()), config, until))
+        executor.submit(number, Job(place, config, until))
         return 1
 
     def _rungs(self, config: Config) -> list[int]:
@@ -203,7 +244,8 @@ class Search:
         frozen = self._by_number(number)
         step = outcome.epochs
         assert outcome.valid is not None
-        self._storage.set_trial_intermediate_value(frozen._trial_id, step, outcome.valid)
+        with study_errors(self.folder.path):
+            self._storage.set_trial_intermediate_value(frozen._trial_id, step, outcome.valid)
         rivals = [t.intermediate_values[step] for t in self._frozen() if step in t.intermediate_values]
         if hopeless(outcome.valid, rivals):
             self._tell(number, outcome, "pruned")
@@ -215,25 +257,37 @@ class Search:
         frozen = self._by_number(number)
         if frozen.state.is_finished():
             return
-        trial = optuna.Trial(self.study, frozen._trial_id)
         about = {"outcome": ending, "epochs": outcome.epochs, "seconds": round(outcome.seconds, 3)}
-        for name, value in {**about, "reason": outcome.reason, "valid": outcome.valid}.items():
-            if value not in ("", None):
-                trial.set_user_attr(name, value)
-        value = outcome.valid if ending == "finished" else None
-        self.study.tell(number, value, state=_TOLD[ending], skip_if_finished=True)
+        with study_errors(self.folder.path):
+            trial = optuna.Trial(self.study, frozen._trial_id)
+            for name, value in {**about, "reason": outcome.reason, "valid": outcome.valid}.items():
+                if value not in ("", None):
+                    trial.set_user_attr(name, value)
+            value = outcome.valid if ending == "finished" else None
+            self.study.tell(number, value, state=_TOLD[ending], skip_if_finished=True)
 
     def _frozen(self) -> list[FrozenTrial]:
-        frozen = self.study.get_trials(deepcopy=False)
-        return sorted((t for t in frozen if t.number < self.settings.trials), key=lambda t: t.number)
+        with study_errors(self.folder.path):
+            frozen = sorted(self.study.get_trials(deepcopy=False), key=lambda t: t.number)
+            if any(n != t.number for n, t in enumerate(frozen)):  # A missing one would be waited for.
+                raise RunError(
+                    f"{self.folder.path}: the study is damaged, not all numbers of trials are there"
+                )
+        return frozen[: self.settings.trials]
 
     def _by_number(self, number: int) -> FrozenTrial:
-        return next(t for t in self._frozen() if t.number == number)
+        for frozen in self._frozen():
+            if frozen.number == number:
+                return frozen
+        raise RunError(f"{self.folder.path}: the study is damaged, trial {number} has gone")
 
     def _trial(self, frozen: FrozenTrial) -> Trial:
-        about, folder = frozen.user_attrs, self.folder.trial(frozen.number)
-        if about.get("driver", self.settings.driver) != self.settings.driver:
-            folder = Path(str(about.get("folder", "")))
+        if frozen.number in self._ended:
+            return self._ended[frozen.number]
+        about = check_record(frozen.user_attrs, Told, f"{self.folder.path}: the study: trial {frozen.number}")
+        folder = self.folder.trial(frozen.number)
+        if about.driver not in ("", self.settings.driver):
+            folder = Path(about.folder)
         if frozen.state == TrialState.WAITING:
             return Trial(frozen.number, "waiting", folder)
         if frozen.state == TrialState.RUNNING:
@@ -248,30 +302,22 @@ class Search:
                 len(metrics),
                 sum(m.seconds for m in metrics),
             )
-        return Trial(
+        ended = Trial(
             frozen.number,
-            about.get("outcome", "failed"),
+            about.outcome,
             folder,
             frozen.params,
-            about.get("valid"),
-            about.get("epochs", 0),
-            about.get("seconds", 0.0),
-            about.get("reason", ""),
+            about.valid,
+            about.epochs,
+            about.seconds,
+            about.reason,
         )
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        with open(self.folder.path / ".lock", "a+b") as file:
-            try:
-                lock_file(file)
-            except OSError as error:
-                raise RunError(f"{self.folder.path}: another process drives this search") from error
-            yield
+        return self._ended.setdefault(frozen.number, ended)
 
 
 def check(settings: Settings) -> None:
-    """Raise a `ConfigError` if a draw contradicts the options that were fixed."""
-    for number in range(settings.trials):
+    """Raise a `ConfigError` if one of the first draws contradicts the options that were fixed."""
+    for number in range(min(settings.trials, CHECKED)):
         _drawn(settings, number)
 
 
@@ -296,23 +342,6 @@ def hopeless(value: float, values: Sequence[float]) -> bool:
     Asynchronous successive halving: nobody waits for the others, so who is pruned depends on who came first.
     """
     return value > sorted(values)[max(1, len(values) // REDUCTION) - 1]
-
-
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """A study or folder that cannot be read or written, in a line that says how to go on."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
-        cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
-        why = str(getattr(cause, "orig", None) or cause or error)
-        why = f"the study: {' '.join(why.split())[:300]}"
-        raise RunError(SearchFolder.how_to_go_on(path, why)) from error
-    except OSError as error:
-        why = f"{error.filename or path}: {error.strerror or error}"
-        raise RunError(SearchFolder.how_to_go_on(path, why)) from error
 
 
 def _metrics(folder: Path) -> list[Record]:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from fastdropout.errors import ConfigError, RunError
-from fastdropout.files import new_folder, write_atomic
+from fastdropout.errors import ConfigError, RunError, one_line
+from fastdropout.files import lock_file, new_folder, write_atomic
+from fastdropout.music.training.records import check, read_json
 
 
 class Settings(BaseModel):
     """What was asked for: the content of search.json."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: Literal[1] = 1
     """Version of the layout of a search folder."""
-    corpus: str = "bach"
+    corpus: str = Field("bach", min_length=1)
     trials: int = Field(32, ge=1, le=100_000)
     space: Literal["paper", "wide"] = "paper"
     sampler: Literal["random", "tpe"] = "random"
@@ -33,7 +36,7 @@ class Settings(BaseModel):
     """Options of a configuration that are not drawn."""
     storage: str | None = None
     """URL of a data base without its password; None for study.db in the folder."""
-    study: str = "search"
+    study: str = Field("search", min_length=1, max_length=500)
     driver: str = Field(default_factory=lambda: secrets.token_hex(8))
     """Tells the trials of this folder from those of others in one study."""
 
@@ -43,21 +46,27 @@ class SearchFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        if not (self.path / "search.json").is_file():
+        file = self.path / "search.json"
+        if not os.path.lexists(file):
             raise RunError(f"{self.path}: not a search folder, it has no search.json")
-        try:
-            self.settings = Settings.model_validate_json((self.path / "search.json").read_bytes())
-        except ValidationError as error:
-            what = error.errors(include_url=False)[0]
-            where = ".".join(map(str, what["loc"])) or "it"
-            raise RunError(f"{self.path / 'search.json'}: {where}: {what['msg']}") from error
+        self.settings = check(read_json(file), Settings, file)
 
     def trial(self, number: int) -> Path:
         """The run folder of a trial."""
         return self.path / "trials" / f"{number:03}"
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from driving this search. The lock of a dead process is gone with it."""
+        with open(self.path / ".lock", "a+b") as file:
+            try:
+                lock_file(file)
+            except OSError as error:
+                raise RunError(f"{self.path}: another process drives this search") from error
+            yield
+
     def extend(self, trials: int) -> None:
-        """Ask for more trials; those that are there stay what they are."""
+        """Ask for more trials; those that are there stay what they are. Only for who holds the lock."""
         if trials < self.settings.trials:
             raise ConfigError(
                 f"trials must be at least the {self.settings.trials} of the search, got {trials}"
@@ -68,15 +77,18 @@ class SearchFolder:
     def open_storage(self, storage: str | None = None) -> optuna.storages.RDBStorage:
         """The data base of the study; `storage` is its URL with a password, where that is needed."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        url = storage or self.settings.storage or f"sqlite:///{self.path / 'study.db'}"
+        file = self.path / "study.db"
+        url = storage or self.settings.storage or f"sqlite:///{file}"
+        if url.startswith("sqlite") and os.path.lexists(file) and not file.is_file():
+            raise RunError(f"{file}: not a regular file")  # SQLite would wait for a pipe.
         try:
             return optuna.storages.RDBStorage(url, skip_compatibility_check=False)
         except ImportError as error:
-            raise ConfigError(
-                f"{without_password(url)}: {error}; pip install 'fastdropout[postgres]'"
-            ) from error
+            ours = url.startswith("postgresql")
+            what = "pip install 'fastdropout[postgres]'" if ours else "install the driver that its URL names"
+            raise ConfigError(f"{without_password(url)}: {one_line(error, 200)}; {what}") from error
         except Exception as error:  # Whatever a data base's driver raises.
-            why = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+            why = one_line(getattr(error, "orig", None) or error, 300)
             raise RunError(f"{without_password(url)}: cannot be opened ({why})") from error
 
     def mend(self, why: str) -> str:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import Hashable
 from typing import Any
 
-from fastdropout.errors import ConfigError
+from fastdropout.errors import ConfigError, one_line
 from fastdropout.music.study.search.executors import RETRIES
 from fastdropout.music.study.search.job import Job, Outcome, run_job
 
 REACH = 10.0
-"""Seconds for an address to answer."""
+"""Seconds for an address to be reached."""
+ANSWER = 60.0
+"""Seconds for a cluster to answer; one on a busy machine takes 20."""
 
 
 class RayExecutor:
@@ -33,6 +37,7 @@ class RayExecutor:
         self._connected = not ray.is_initialized()
         if self._connected:
             _check_reached(address)
+            _check_answer(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -99,6 +104,31 @@ def _check_reached(address: str) -> None:
         raise ConfigError(
             f"no Ray cluster at {address} ({error}); ray start --head makes one, --ray auto finds it"
         ) from error
+
+
+def _check_answer(address: str) -> None:
+    """Refuse an address where something else listens: there Ray would try for minutes, and heed no signal."""
+    words = [sys.executable, "-c", _CALL, address]
+    try:
+        done = subprocess.run(words, timeout=ANSWER, capture_output=True, text=True, errors="replace")
+    except subprocess.TimeoutExpired:
+        why = f"what listens there does not answer as one within {ANSWER:.0f} s"
+    else:
+        if done.returncode == 0:
+            return
+        why = one_line(RuntimeError(done.stdout), 200)
+    raise ConfigError(f"no Ray cluster at {address} ({why}); ray start --head makes one")
+
+
+_CALL = """
+import logging, sys
+import ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
+except Exception as error:
+    print(error)
+    sys.exit(1)
+"""
 
 
 def _single_threaded(job: Job) -> Outcome:
