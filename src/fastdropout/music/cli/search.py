@@ -140,7 +140,7 @@ def _new(
     from pydantic import ValidationError
 
     from fastdropout.music.cli.screen import counting
-    from fastdropout.music.data.corpora import NAMES
+    from fastdropout.music.data.corpora import NAMES, absolute
     from fastdropout.music.study.search.driver import check
     from fastdropout.music.study.search.folder import Settings, create_folder, without_password
     from fastdropout.music.study.search.space import SPACES, draw, trial_config
@@ -150,10 +150,10 @@ def _new(
         raise ConfigError("study is the name in a data base: give its storage too")
     if "threads" in options:
         raise ConfigError("threads is not for a search: a trial has one; workers says how many run at a time")
-    if corpus and corpus not in NAMES and os.path.isdir(os.path.expanduser(corpus)):
-        corpus = os.path.realpath(os.path.expanduser(corpus))
+    if corpus and corpus not in NAMES and os.path.exists(os.path.expanduser(corpus)):
+        corpus = absolute(corpus)
     if options.get("data") is not None:
-        options["data"] = os.path.realpath(os.path.expanduser(options["data"]))
+        options["data"] = absolute(options["data"])
     if storage is not None:  # Its other studies are no business of ours.
         asked = {"study": f"{Path(corpus).name}-{secrets.token_hex(4)}", **asked}
     seed = options.pop("seed", 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fastdropout.errors import DataError
+from fastdropout.errors import DataError, visible
 from fastdropout.music.data.bach import load_bach
 from fastdropout.music.data.canonical import CANONICAL, find, load_canonical
 from fastdropout.music.data.midi import load_folder
@@ -55,6 +55,14 @@ def load(
     files = f"a {', '.join(SUFFIXES)} file"
     allowed = f"{', '.join(NAMES)}, a folder of MIDI files, {files} or a folder of such"
     raise DataError(f"{os.fspath(name)!r} is no corpus, no such file and no folder, allowed are {allowed}")
+
+
+def absolute(path: str) -> str:
+    """A path that holds wherever one is, and that a configuration file can hold."""
+    place = os.path.realpath(os.path.expanduser(path))
+    if visible(place) != place:
+        raise DataError(f"{visible(place)}: such a path cannot be written down; rename the file or folder")
+    return place
 
 
 def available(

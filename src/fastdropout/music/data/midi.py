@@ -10,7 +10,7 @@ from types import ModuleType
 
 import numpy as np
 
-from fastdropout.errors import DataError, one_line, visible
+from fastdropout.errors import DataError, one_line
 from fastdropout.files import write_output
 from fastdropout.music.data.npz import read_bytes
 from fastdropout.music.data.rolls import (
@@ -58,7 +58,7 @@ def load_folder(
             rolls[name] = _read(symusic, read_bytes(path, MAX_BYTES), str(path), steps_per_quarter)
             frames += len(rolls[name])
         except DataError as error:
-            skipped.append((visible(name), visible(str(error).removeprefix(f"{path}: "))))
+            skipped.append((name, str(error).removeprefix(f"{path}: ")))
         if frames > MAX_FRAMES:
             raise DataError(f"{folder}: more than {MAX_FRAMES} frames; use fewer files or a coarser grid")
         if progress is not None:
@@ -71,11 +71,9 @@ def load_folder(
         )
     names = split_names(list(rolls))
     splits = {split: [rolls[name] for name in names[split]] for split in SPLITS}
-    # From here on names are for people; the split was made by what the file system says, byte for byte.
-    shown = {split: [visible(name) for name in names[split]] for split in SPLITS}
-    label = visible(os.path.basename(os.path.realpath(folder))) or "midi"
-    source = f"{visible(str(folder))}, {steps_per_quarter} steps per quarter"
-    return Corpus(label, splits, source, shown, tuple(skipped))
+    label = os.path.basename(os.path.realpath(folder)) or "midi"
+    source = f"{folder}, {steps_per_quarter} steps per quarter"
+    return Corpus(label, splits, source, names, tuple(skipped))
 
 
 def read_midi(path: str | os.PathLike[str], *, steps_per_quarter: int = 2) -> Roll:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdropout.errors import DataError
+from fastdropout.errors import DataError, visible
 
 Roll = npt.NDArray[np.uint8]
 Piece = npt.NDArray[Any]
@@ -48,7 +48,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A named set of pieces in a fixed split."""
+    """A named set of pieces in a fixed split. Its texts are for people: they can be shown and stored."""
 
     name: str
     splits: Mapping[str, Sequence[Piece]]
@@ -66,7 +66,15 @@ class Corpus:
 
     def __post_init__(self) -> None:
         (check_series if self.series else check_splits)(self.splits, self.name)
-        object.__setattr__(self, "sha256", content_sha256(self.splits))
+        shown = {
+            "name": visible(self.name),
+            "source": visible(self.source),
+            "names": {split: [visible(name) for name in names] for split, names in self.names.items()},
+            "skipped": tuple((visible(name), visible(why)) for name, why in self.skipped),
+            "sha256": content_sha256(self.splits),
+        }
+        for name, value in shown.items():
+            object.__setattr__(self, name, value)
 
     @property
     def features(self) -> int:

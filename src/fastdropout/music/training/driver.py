@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from fastdropout.errors import RunError, visible
-from fastdropout.music.data.corpora import NAMES
+from fastdropout.errors import RunError
+from fastdropout.music.data.corpora import NAMES, absolute
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.evaluation import Evaluation, evaluate
@@ -246,18 +246,10 @@ def _settled(config: Config) -> Config:
         told = f"threads {config.threads} is more than this machine can use: {change['threads']} are used"
         warnings.warn(told, RuntimeWarning, stacklevel=3)
     if config.corpus not in NAMES and os.path.exists(os.path.expanduser(config.corpus)):
-        change["corpus"] = _absolute(config.corpus)
+        change["corpus"] = absolute(config.corpus)
     if config.data is not None:
-        change["data"] = _absolute(config.data)
+        change["data"] = absolute(config.data)
     return config.model_copy(update=change)
-
-
-def _absolute(path: str) -> str:
-    """The same place, wherever one is; unlike the method of Path, of any text."""
-    place = os.path.realpath(os.path.expanduser(path))
-    if visible(place) != place:
-        raise RunError(f"{visible(place)}: such a path cannot be written to config.toml; rename the folder")
-    return place
 
 
 def _set_torch(config: Config) -> None:

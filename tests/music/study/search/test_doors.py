@@ -118,7 +118,7 @@ def test_trials_enter_the_study_by_the_block(midis, tmp_path, monkeypatch):
 
 def test_odd_words_are_one_line(midis, tmp_path, fails):
     assert "corpus" in fails("")
-    assert "'~nosuchuser/x' is no corpus and no folder" in fails("~nosuchuser/x")
+    assert "'~nosuchuser/x' is no corpus" in fails("~nosuchuser/x")
     assert "threads is not for a search" in fails(midis, "--threads", "2")
     assert "study String should have at least 1 character" in fails(
         midis, "--study", "", "--storage", "sqlite:///x.db"
