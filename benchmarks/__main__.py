@@ -17,12 +17,7 @@ GOALS = {
     "fused / torch.nn.RNN": 1.35,
     "fused / products": 1.3,
     "naive / fused": 3.0,
-    "LSTM / LSTM products": 1.25,
-    "LSTM / torch.nn.LSTM": 2.0,
-    "GRU / GRU products": 1.25,
-    "GRU / torch.nn.GRU": 1.8,
     "predict: moments / predict: 50 masks": 1 / 20,
-    "predict: LSTM / predict: 50 LSTM masks": 1 / 20,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -121,6 +121,14 @@ RATIOS = (
     ("fused", "torch.nn.LSTM"),
     ("fused", "products"),
     ("naive", "fused"),
+    ("predict: moments", "predict: 10 masks"),
+    ("predict: moments", "predict: 50 masks"),
+)
+ALSO = ("recompute", "mask", "gaussian", "draws")
+"""Measured beside the ratios of the simple layer."""
+GATED = (
+    ("fused", "torch.nn.RNN"),
+    ("fused", "products"),
     ("LSTM", "LSTM products"),
     ("LSTM", "torch.nn.LSTM"),
     ("GRU", "GRU products"),
@@ -128,15 +136,22 @@ RATIOS = (
     ("two layers", "two layers: products"),
     ("two LSTM layers", "two LSTM layers: products"),
     ("weight noise", "fused"),
-    ("predict: moments", "predict: 10 masks"),
-    ("predict: moments", "predict: 50 masks"),
     ("predict: LSTM", "predict: 50 LSTM masks"),
 )
 
 
-def measure(batch: int, units: int, rounds: int, patience: float) -> dict[str, Any]:
+def measure(
+    batch: int,
+    units: int,
+    rounds: int,
+    patience: float,
+    pairs: Sequence[tuple[str, str]] = RATIOS,
+    also: Sequence[str] = ALSO,
+) -> dict[str, Any]:
     """One row of the table; what took longer than `patience` seconds is left out."""
-    seconds = medians(contestants(batch, units), rounds, patience)
-    ratios = {f"{a} / {b}": seconds[a] / seconds[b] for a, b in RATIOS if a in seconds and b in seconds}
+    wanted = {name for pair in pairs for name in pair} | set(also)
+    entrants = {name: run for name, run in contestants(batch, units).items() if name in wanted}
+    seconds = medians(entrants, rounds, patience)
+    ratios = {f"{a} / {b}": seconds[a] / seconds[b] for a, b in pairs if a in seconds and b in seconds}
     ms = {name: 1000 * value for name, value in seconds.items()}
     return {"batch": batch, "units": units, "steps": STEPS, "milliseconds": ms, "ratios": ratios}
