@@ -1,7 +1,7 @@
 """Speed of LSTM, GRU, two layers and weight noise: `python -m benchmarks.gated`, results/gated.json.
 
-Ratios of medians measured in one run; *products* are the batched products of the layer, all gates at once, and
-nothing else. Let nothing else run meanwhile.
+Ratios of medians measured in one run; *products* are the batched products of the layer, all gates at once,
+and nothing else. Let nothing else run meanwhile.
 """
 
 from __future__ import annotations

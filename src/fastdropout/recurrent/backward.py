@@ -71,8 +71,10 @@ class Backward:
         self.w_hh = w_hh if self.w_hh is None else self.w_hh.add_(w_hh)
         if self.w_hh_noise is not None:
             self.w_hh_noise.addmm_(recurrent[1].t(), forward.square(units))
-        if self.needs.bias or self.needs.bias_var:
-            self.bias += gradient.sum(1)
+        if self.needs.bias:
+            self.bias[0] += gradient[0].sum(0)
+        if self.needs.bias_var:
+            self.bias[1] += gradient[1].sum(0)
         self._add_input(rows, gradient[:, :, : forward.given])
 
     def _through_square(self, entering: Tensor, gradient: Tensor, units: Tensor) -> None:
