@@ -8,6 +8,8 @@ import fastdropout as fd
 from fastdropout.analysis import decompose
 from fastdropout.functional import nade
 from fastdropout.moments import Moments
+from fastdropout.recurrent import compiler
+from fastdropout.recurrent import nade as states
 
 F, H, ROWS = 7, 5, 6
 OPTIONS = {
@@ -213,7 +215,7 @@ def test_the_decomposition_finds_its_weights():
 
 
 def test_states_of_rows_without_ones():
-    states = nade._States.of(torch.zeros(3, 4))
+    states = nade.States.of(torch.zeros(3, 4))
     assert states.sizes == [3]
     assert states.ones.numel() == 0
     assert (states.index == torch.arange(3)[:, None]).all()
@@ -239,3 +241,35 @@ def test_states_of_rows_without_ones():
 def test_errors_say_what_is_allowed(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("rule", ["fast", "paper"])
+@pytest.mark.parametrize("drops", [(0.3, 0.5), (0.0, 0.4), (0.2, 0.0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_kernel_computes_the_reference(rule, drops, dtype, monkeypatch):
+    """States, and gradients of everything that enters them, for rows with 0 to all features on."""
+    if compiler.status() != "built":
+        pytest.skip("no C compiler")
+    torch.manual_seed(0)
+    model = fd.nn.NADE(9, 33, drop_input=drops[0], drop_hidden=drops[1], rule=rule, dtype=dtype)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.normal_(0, 0.7)
+    v = (torch.rand(50, 9) < torch.linspace(0, 1.1, 50)[:, None]).to(dtype)
+    hidden, visible = (
+        Moments(torch.randn(50, n, dtype=dtype), torch.rand(50, n, dtype=dtype)) for n in (33, 9)
+    )
+    found = []
+    for kernel in (True, False):
+        if not kernel:
+            monkeypatch.setattr(states, "supports", lambda *_: False)
+        leaves = [x.clone().requires_grad_() for x in (hidden.mean, hidden.var)]
+        out = model(v, Moments(*leaves), visible)
+        assert states.supports(hidden, model.weight_in, nade.Options(*drops)) is kernel
+        weight = torch.linspace(-1, 1, out.mean.numel(), dtype=dtype).view_as(out.mean)
+        loss = (out.mean * weight).sum() + (out.var * weight.flip(0)).sum()
+        gradients = torch.autograd.grad(loss, [*leaves, model.weight_in, model.weight_out])
+        found.append([out.mean, out.var, *gradients])
+    close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-11, "atol": 1e-12}
+    for fast, reference in zip(*found, strict=True):
+        torch.testing.assert_close(fast, reference, **close)

@@ -13,6 +13,7 @@ Those are computed, all of them meet V in one product, and every feature picks t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fastdropout.functional import propagate, transfer
-from fastdropout.functional.affine import Method, affine
+from fastdropout.functional.affine import Method
 from fastdropout.functional.transfer import Rule
 from fastdropout.moments import Moments, unchecked_moments
 
@@ -44,17 +45,24 @@ class Options:
 
 
 def logits(
-    v: Tensor, hidden: Moments, visible: Moments, w_in: Tensor, w_out: Tensor, options: Options
+    v: Tensor,
+    hidden: Moments,
+    visible: Moments,
+    w_in: Tensor,
+    w_out: Tensor,
+    options: Options,
+    *,
+    by: Dropped | None = None,
 ) -> Moments:
     """Moments of l_i of every feature, given the features before it.
 
     Shapes: `v` (rows, features) of zeros and ones; `hidden`, the c above, (rows, units); `visible`, the b
     above, (rows, features); `w_in`, W, (units, features); `w_out`, V, (features, units). The result is
-    (rows, features).
+    (rows, features). `by` computes the states in the place of `dropped_states`.
     """
-    states = _States.of(v)
-    pre = _prefix_sums(hidden, w_in, states, options)
-    picked = _output(pre, w_out, options).rearrange(lambda x: x.gather(0, states.index))
+    states = States.of(v)
+    z = (by or dropped_states)(hidden, w_in, states, options)
+    picked = propagate.linear(z, w_out).rearrange(lambda x: x.gather(0, states.index))
     out = propagate.add_independent(picked, visible)
     return Moments.certain(out.sample()) if options.method == "gaussian" else out
 
@@ -70,7 +78,7 @@ class Walk:
 
     def logit(self, i: int) -> Moments:
         """Moments of l_i of every row, (rows,), given what was observed."""
-        out = _output(self._pre, self._w_out[i : i + 1], self._options)
+        out = propagate.linear(_dropped(self._pre, self._options), self._w_out[i : i + 1])
         return propagate.add_independent(out[:, 0], self._visible[:, i])
 
     def observe(self, i: int, value: Tensor) -> None:
@@ -81,7 +89,7 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class _States:
+class States:
     """Where the distinct states of all rows lie: those of no ones first, then those of one, and so on.
 
     Rows are sorted by their number of ones, so that the states of s ones are the first `sizes[s]` rows.
@@ -96,7 +104,8 @@ class _States:
     """(rows, features): the state that each feature is predicted from."""
 
     @classmethod
-    def of(cls, v: Tensor) -> _States:
+    def of(cls, v: Tensor) -> States:
+        """Of vectors of zeros and ones, (rows, features)."""
         on = v != 0
         counts = on.sum(-1)
         order = counts.argsort(descending=True, stable=True)
@@ -111,7 +120,15 @@ class _States:
         return cls(order, sizes, ones, starts[before] + place[:, None])
 
 
-def _prefix_sums(hidden: Moments, w_in: Tensor, states: _States, options: Options) -> Moments:
+Dropped = Callable[[Moments, Tensor, States, Options], Moments]
+
+
+def dropped_states(hidden: Moments, w_in: Tensor, states: States, options: Options) -> Moments:
+    """Moments of the hidden units of all states behind their masks, z above, (states, units)."""
+    return _dropped(_prefix_sums(hidden, w_in, states, options), options)
+
+
+def _prefix_sums(hidden: Moments, w_in: Tensor, states: States, options: Options) -> Moments:
     """E[a] and V[a] of all states, (states, units)."""
     first, drop = hidden.rearrange(lambda x: x[states.order]), options.drop_input
     one = w_in.new_ones(len(states.ones), 1)
@@ -134,12 +151,13 @@ def _sums(first: Tensor, steps: Tensor, sizes: list[int]) -> Tensor:
     return torch.cat(out)
 
 
-def _output(pre: Moments, w_out: Tensor, options: Options) -> Moments:
-    """V . (d' o f(a)) of every state."""
+def _dropped(pre: Moments, options: Options) -> Moments:
+    """d' o f(a)."""
     if options.method == "moments":
         apply = transfer.tanh if options.nonlinearity == "tanh" else transfer.sigmoid
-        post = apply(pre, options.rule)
-    else:
-        f = torch.tanh if options.nonlinearity == "tanh" else torch.sigmoid
-        post = Moments.certain(f(pre.sample() if options.method == "gaussian" else pre.mean))
-    return affine(post, w_out, None, options.drop_hidden, options.method)
+        return propagate.dropout(apply(pre, options.rule), options.drop_hidden)
+    f = torch.tanh if options.nonlinearity == "tanh" else torch.sigmoid
+    post = f(pre.sample() if options.method == "gaussian" else pre.mean)
+    if options.method == "mask":
+        return Moments.certain(propagate.mask(post, options.drop_hidden))
+    return propagate.dropout(Moments.certain(post), options.drop_hidden)

@@ -14,7 +14,8 @@ from fastdropout.functional.propagate import add_independent
 from fastdropout.functional.transfer import RULES, Rule
 from fastdropout.moments import Moments, as_moments
 from fastdropout.nn.checked import Choice, Drop
-from fastdropout.serving import takes_moments
+from fastdropout.recurrent import nade as states
+from fastdropout.serving import serving, takes_moments
 
 
 class NADE(nn.Module):
@@ -106,7 +107,11 @@ class NADE(nn.Module):
         c, b = self._biases(hidden, visible, v.shape[:-1])
         weights, options = self._pass()
         c, b = c.reshape(-1, self.hidden_size), b.reshape(-1, self.features)
-        return nade.logits(v.reshape(-1, self.features), c, b, *weights, options=options).reshape(*v.shape)
+        # A trace of the noise wants to see every mask.
+        fast = serving.sources is None and states.supports(c, weights[0], options)
+        by = states.dropped_states if fast else None
+        v_rows = v.reshape(-1, self.features)
+        return nade.logits(v_rows, c, b, *weights, options=options, by=by).reshape(*v.shape)
 
     def walk(self, hidden: Tensor | Moments, visible: Tensor | Moments) -> nade.Walk:
         """The conditionals one after the other: call `logit(i)` and `observe(i, value)` in turn.

@@ -39,13 +39,19 @@ def supports(x: Moments, state: State, weights: Weights) -> bool:
     Not while tracing, where `integrate()` follows every mask, under `torch.func`, in forward mode, under
     autocast, or for subclasses of Tensor: the reference serves these.
     """
-    if weights.w_hr is not None or torch.compiler.is_compiling():
+    given = [t for w in (x, *state, *weights) for t in _pair(w) if t is not None]
+    return weights.w_hr is None and are_plain(given)
+
+
+def are_plain(tensors: Sequence[Tensor]) -> bool:
+    """Whether tensors have values, one dtype and one device, and nothing but autograd follows them."""
+    if torch.compiler.is_compiling():
         return False
     if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
         return False
-    given = [t for w in (x, *state, *weights) for t in _pair(w) if t is not None]
-    plain = all(type(t) in (Tensor, torch.nn.Parameter) and not t.is_meta and t.numel() for t in given)
-    alike = all(t.dtype == x.dtype and t.device == x.device for t in given)
+    x = tensors[0]
+    plain = all(type(t) in (Tensor, torch.nn.Parameter) and not t.is_meta and t.numel() for t in tensors)
+    alike = all(t.dtype == x.dtype and t.device == x.device for t in tensors)
     return plain and alike and not torch.is_autocast_enabled(x.device.type)
 
 

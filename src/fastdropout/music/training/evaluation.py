@@ -113,8 +113,9 @@ def mean_nll(model: Network, batches: Iterable[Batch], loss: Loss = "mean") -> f
     last: Moments | None = None
     with evaluating(model):
         for batch in batches:
-            prediction, last = model(batch.inputs, carried(last, batch.fresh))
-            total += float(prediction.nll(batch.targets, loss, batch.mask).double().sum())
+            first = carried(last, batch.fresh)
+            nll, last = model.score(batch.inputs, batch.targets, batch.mask, first, loss)
+            total += float(nll.double().sum())
             frames += int(batch.mask.sum())
     return total / frames if frames else float("nan")
 

@@ -120,8 +120,8 @@ def _update(state: State, data: Data, batch: Batch) -> None:
     def closure() -> None:
         nonlocal nll_sum, norm
         state.optimiser.zero_grad()
-        prediction, last = model(batch.inputs, first)
-        total = prediction.nll(batch.targets, config.loss, batch.mask).sum()
+        nll, last = model.score(batch.inputs, batch.targets, batch.mask, first, config.loss)
+        total = nll.sum()
         objective = total / max(frames, 1)  # A sum over members: each learns as if it were alone.
         if config.weight_noise:
             objective = objective + kl(model) / data.frames

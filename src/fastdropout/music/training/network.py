@@ -13,7 +13,7 @@ from fastdropout.functional.affine import Method
 from fastdropout.functional.transfer import Rule
 from fastdropout.moments import Moments
 from fastdropout.music.data.memory import width
-from fastdropout.music.training.outputs import IndependentNotes, Output, Prediction
+from fastdropout.music.training.outputs import IndependentNotes, Loss, Output, Prediction
 from fastdropout.nn import Linear, NoisyLinear
 
 Cell = Literal["tanh", "relu", "lstm", "gru"]
@@ -36,6 +36,16 @@ class Network(nn.Module):
     def parts(self) -> list[NoteRNN]:
         """The networks it consists of, which share no weights."""
         raise NotImplementedError
+
+    def score(
+        self, inputs: Tensor, targets: Tensor, mask: Tensor, state: Moments | None, loss: Loss
+    ) -> tuple[Tensor, Moments]:
+        """Nats of the frames where `mask` holds, in a row, and the last state."""
+        if self.output.sequential:  # Costly, so that frames that are not scored are left out.
+            prediction, last = self(inputs, state, mask)
+            return prediction.nll(targets[mask], loss), last
+        prediction, last = self(inputs, state)
+        return prediction.nll(targets, loss, mask), last
 
     @property
     def state_shape(self) -> tuple[int, int]:
@@ -152,15 +162,20 @@ class NoteRNN(Network):
             return dropout(Moments.certain(x), drop)
         return Moments.certain(mask(x, drop) if self.training else x * (1 - drop))
 
-    def forward(self, inputs: Tensor, state: Moments | None = None) -> tuple[Prediction, Moments]:
-        """The distribution of the frames after `inputs`, (steps, batch, inputs), and the last state."""
+    def forward(
+        self, inputs: Tensor, state: Moments | None = None, where: Tensor | None = None
+    ) -> tuple[Prediction, Moments]:
+        """The distribution of the frames after `inputs`, (steps, batch, inputs), and the last state.
+
+        With a mask `where`, (steps, batch), only of those frames, in a row.
+        """
         x = self.read(inputs)
         hidden, last = self.rnn(x, self._unpack(state))
-        context = self.out(hidden)
+        context = self.out(hidden if where is None else hidden[where])
         if self.skip is not None:
             # Masks of their own, so that the two paths are independent.
             again = self.read(inputs) if self.method == "mask" and self.memory else x
-            context = add_independent(context, self.skip(again))
+            context = add_independent(context, self.skip(again if where is None else again[where]))
         return Prediction([self.output], [context]), self._pack(last)
 
     def _pack(self, state: Any) -> Moments:
@@ -202,11 +217,13 @@ class Committee(Network):
         """The output layer of the first member."""
         return self.parts[0].output
 
-    def forward(self, inputs: Tensor, state: Moments | None = None) -> tuple[Prediction, Moments]:
-        """The distribution of the frames after `inputs`, and the last hidden state: the members' in a row."""
+    def forward(
+        self, inputs: Tensor, state: Moments | None = None, where: Tensor | None = None
+    ) -> tuple[Prediction, Moments]:
+        """As of a `NoteRNN`; the last hidden state has the members' in a row."""
         count = len(self.members)
         states = [None] * count if state is None else [part.contiguous() for part in _split(state, count)]
-        results = [member(inputs, own) for member, own in zip(self.members, states, strict=True)]
+        results = [member(inputs, own, where) for member, own in zip(self.members, states, strict=True)]
         contexts = [prediction.contexts[0] for prediction, _ in results]
         outputs = [member.output for member in self.parts]
         return (
