@@ -1,5 +1,4 @@
 import pickle
-from unittest import SkipTest
 
 import numpy as np
 import pandas as pd
@@ -11,23 +10,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fastdropout.sklearn import FastDropoutRegressor
-
-# Each skip needs a reason here.
-SKIPPED = {"check_array_api_input": "runs only where SCIPY_ARRAY_API is set before SciPy is imported"}
-
-
-@parametrize_with_checks([FastDropoutRegressor(), FastDropoutRegressor(head="heteroscedastic", max_iter=100)])
-def test_scikit_learn_checks(estimator, check):
-    name = getattr(check, "func", check).__name__
-    try:
-        check(estimator)
-    except SkipTest:
-        if name not in SKIPPED:
-            raise AssertionError(f"{name} was skipped without a reason") from None
-        pytest.skip(SKIPPED[name])
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ try:
 except ImportError as error:
     raise ImportError("fastdropout.sklearn needs scikit-learn: pip install 'fastdropout[sklearn]'") from error
 
+from fastdropout.sklearn.classifier import FastDropoutClassifier
 from fastdropout.sklearn.regressor import FastDropoutRegressor
 
-__all__ = ["FastDropoutRegressor"]
+__all__ = ["FastDropoutClassifier", "FastDropoutRegressor"]

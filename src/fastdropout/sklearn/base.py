@@ -182,9 +182,12 @@ class FastDropoutEstimator(BaseEstimator):
     def _outputs(self, x: Array, trace: bool) -> tuple[Weights, Moments]:
         """The weights, and moments of the outputs of each network, (k, rows, outputs)."""
         weights = to_tensors(self._state.weights)
-        scaled = torch.from_numpy(np.ascontiguousarray(self._input_scaling.apply(x)))
-        dtype = next(iter(weights.values())).dtype
-        return weights, predicted(self._architecture().build(), weights, scaled.to(dtype), trace)
+        return weights, predicted(self._architecture().build(), weights, self._tensor(x), trace)
+
+    def _tensor(self, x: Array) -> Tensor:
+        """Standardised inputs, in the dtype of the weights."""
+        scaled = self._input_scaling.apply(x).astype(self._state.weights["0.weight"].dtype, copy=False)
+        return torch.from_numpy(np.ascontiguousarray(scaled))
 
     def _checked_inputs(self, X: Any) -> Array:
         check_is_fitted(self)

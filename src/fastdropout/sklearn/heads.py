@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from fastdropout.functional import losses
+from fastdropout.functional.transfer import expected_logit
 from fastdropout.moments import Moments, unchecked_moments
+from fastdropout.sklearn.classes import expected_softmax
 from fastdropout.sklearn.network import Weights
 
 # exp(10) times the variance of all targets: far from the training rows a learnt log variance grows without
@@ -79,4 +81,38 @@ class GaussianHead:
         return 0.5 * (precision * ((f.mean - target) ** 2 + f.var) + log_noise + math.log(2 * math.pi))
 
 
-Head = GaussianHead
+@dataclass(frozen=True)
+class CategoricalHead:
+    """Classes by the softmax of random logits; two classes by the sigmoid of one."""
+
+    classes: int
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the network needs."""
+        return 1 if self.classes == 2 else self.classes
+
+    def draw(self, k: int, dtype: npt.DTypeLike) -> dict[str, npt.NDArray[Any]]:
+        """No weights beside those of the network."""
+        return {}
+
+    def loss(self, weights: Weights, out: Moments, target: Tensor, expected: bool) -> Tensor:
+        """-log E[p], or E[-log p], of the class of each row, (k, rows)."""
+        if self.classes == 2:
+            nll = losses.expected_bernoulli_nll if expected else losses.bernoulli_nll
+            return nll(out.squeeze(-1), target.to(out.dtype))
+        logits = out.flatten(0, 1)
+        each = losses.cross_entropy(logits, target.flatten(), reduction="none", expected=expected)
+        return each.view(target.shape)
+
+    objective = loss
+
+    def probabilities(self, mean: Tensor, covariance: Tensor) -> Tensor:
+        """E[p] of Gaussian logits, (rows, classes), from their means and covariances."""
+        if self.classes == 2:
+            logit = expected_logit(unchecked_moments(mean, covariance.squeeze(-1)))
+            return torch.cat([torch.sigmoid(-logit), torch.sigmoid(logit)], -1)
+        return expected_softmax(mean, covariance)
+
+
+Head = GaussianHead | CategoricalHead
