@@ -54,7 +54,7 @@ def _mend_surroundings() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if os.path.expanduser("~") == "~":  # Neither $HOME nor an entry for this user.
-        os.environ["HOME"] = "/nonexistent"
+        os.environ["HOME"] = os.devnull  # In which nobody, not even root, can make a folder.
 
 
 if __name__ == "__main__":
