@@ -1,4 +1,9 @@
-"""One pass gives what Monte-Carlo dropout needs many for: the mean and the variance under dropout."""
+"""
+One pass against many masks
+===========================
+
+One pass gives what Monte-Carlo dropout needs many for: the mean and the variance under dropout.
+"""
 
 import torch
 

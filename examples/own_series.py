@@ -1,6 +1,9 @@
-"""A series of your own: yearly sunspots, as an .npz file, to a network, its error bars and a forecast.
+"""
+A series of your own
+====================
 
-The same from the command line: `fastdropout train sunspots.npz --hidden 30 ...`, `fastdropout generate RUN`.
+Yearly sunspots: from an ``.npz`` file to a network, its error bars and a forecast. The same from the command
+line: ``fastdropout train sunspots.npz --hidden 30 ...``, ``fastdropout generate RUN``.
 """
 
 import tempfile

@@ -1,4 +1,9 @@
-"""Swap `torch.nn.RNN` for `fastdropout.nn.RNN`: the weights of one load into the other."""
+"""
+Swap torch.nn.RNN
+=================
+
+Replace `torch.nn.RNN` by `fastdropout.nn.RNN`: the weights of one load into the other.
+"""
 
 import torch
 

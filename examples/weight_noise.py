@@ -1,4 +1,9 @@
-"""Adaptive weight noise in closed form, trained with the paper's optimiser."""
+"""
+Adaptive weight noise
+=====================
+
+Gaussian weights with learned variances, in closed form, trained with the paper's optimiser.
+"""
 
 import torch
 
