@@ -24,7 +24,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["gallery/*.ipynb", "gallery/*.py", "gallery/*.zip"]
@@ -116,11 +115,13 @@ def write_reference(app: object) -> None:
 
 
 SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Note|Example)s?:$")
-KEPT = re.compile(r"(`[^`]*`|(?<![\w*])\*\*?\w[^*|]*\w\*\*?(?![\w*]))")  # code, and what is meant to be stressed
+KEPT = re.compile(
+    r"(`[^`]*`|(?<![\w*])\*\*?\w[^*|]*\w\*\*?(?![\w*]))"
+)  # code, and what is meant to be stressed
 
 
 def plain_text(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Make reStructuredText of a docstring: an indented formula stays as it is, `|x|` and `(*, n)` are text."""
+    """Make reStructuredText of a docstring: indented formulas stay as they are, `|x|` is text."""
     out: list[str] = []
     section = formula = doctest = False
     for line in lines:

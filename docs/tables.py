@@ -71,6 +71,50 @@ def speed() -> str:
     return table(["batch", "units", *names], rows)
 
 
+def speed_short() -> str:
+    """What a layer of 400 units costs against torch's own, and a prediction against masks."""
+    by = {(row["batch"], row["units"]): row["ratios"] for row in figures("benchmarks")["speed"]}
+    rnn, gated = by[64, 400], figures("gated")["speed"][0]["ratios"]
+    rows = [
+        ["training step, RNN / `torch.nn.RNN`", rnn["fused / torch.nn.RNN"]],
+        ["training step, LSTM / `torch.nn.LSTM`", gated["LSTM / torch.nn.LSTM"]],
+        ["training step, GRU / `torch.nn.GRU`", gated["GRU / torch.nn.GRU"]],
+        ["the same RNN unrolled with autograd / fused", rnn["naive / fused"]],
+        ["prediction, RNN / 50 masks", rnn["predict: moments / predict: 50 masks"]],
+        ["prediction, LSTM / 50 masks", gated["predict: LSTM / predict: 50 LSTM masks"]],
+    ]
+    return table(["time", "ratio"], [[name, _number(value)] for name, value in rows])
+
+
+def cells_trained() -> str:
+    """Predicted over true standard deviation of trained recurrent layers, both variances."""
+    rows = [
+        [
+            row["layer"],
+            row["task"],
+            f"{row['drop_hidden']}",
+            *(f"{row[key]:.2f}" for key in ("diagonal_std_ratio", "traced_std_ratio", "traced_correlation")),
+        ]
+        for row in figures("cells")["trained"]
+    ]
+    return table(["layer", "task", "drop", "diagonal", "traced", "correlation of the traced"], rows)
+
+
+def cells_random() -> str:
+    """Predicted over true variance of recurrent layers with random weights."""
+    rows = [
+        [
+            row["layer"],
+            f"{row['drop_input']} / {row['drop_hidden']}",
+            f"{row['scale']:.0f}",
+            *(f"{row[key]:.3f}" for key in ("variance_ratio", "mean_error_in_std", "correlation_of_std")),
+        ]
+        for row in figures("cells")["random"]
+    ]
+    head = ["layer", "drop input / hidden", "weight scale", "variance ratio", "error of the mean / std"]
+    return table([*head, "correlation of std"], rows)
+
+
 def growth() -> str:
     """Exponents of the benchmark."""
     rows = [
@@ -130,6 +174,21 @@ def table_1() -> str:
     return table(["test NLL", *CORPORA], rows)
 
 
+def table_1_short() -> str:
+    """The rows of Table 1 that the README shows."""
+    wanted = (
+        "test NLL",
+        "---",
+        "plain RNN |",
+        "FD-RNN",
+        "average of two FD-RNNs",
+        "weight decay",
+        "adaptive",
+    )
+    lines = [line for line in table_1().splitlines() if line.startswith(tuple(f"| {w}" for w in wanted))]
+    return "\n".join(line for line in lines if "settings" not in line)
+
+
 def table_1_runs() -> str:
     """The runs behind the table: the chosen one, and how the seeds of its setting scatter."""
     rows = []
@@ -176,7 +235,7 @@ def executors() -> str:
 def models() -> str:
     """The published models, as their card has them."""
     rows = []
-    for path in sorted((ROOT / "src" / "fastdropout" / "models").glob("*.safetensors")):
+    for path in sorted((ROOT / "src" / "fastdropout" / "music" / "models").glob("*.safetensors")):
         from fastdropout.music.study.publish import units_of
         from fastdropout.music.training.published import load_model
 
@@ -208,10 +267,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "rules errors": rules_errors,
     "rules recurrence": rules_recurrence,
     "speed": speed,
+    "speed short": speed_short,
+    "cells trained": cells_trained,
+    "cells random": cells_random,
     "growth": growth,
     "profile": profile,
     "bach": bach,
     "table 1": table_1,
+    "table 1 short": table_1_short,
     "table 1 runs": table_1_runs,
     "ablation": ablation,
     "executors": executors,

@@ -17,7 +17,7 @@ ROOMS = ["", ".nn", ".functional", ".integration", ".optim", ".analysis", ".skle
 
 def build(folder, gallery="1"):
     """Build the site; a proxy that is not there keeps it from the network."""
-    nowhere = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")}
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "-d", str(folder / "doctrees")]
     done = subprocess.run(

@@ -91,8 +91,8 @@ TWINS = {
 MODELS = {
     "plain": "plain RNN",
     "paper": "FD-RNN, the paper's settings",
-    "single": "FD-RNN, ours, one member",
-    "best": "FD-RNN, ours",
+    "single": "FD-RNN",
+    "best": "average of two FD-RNNs",
     "output-dropout": "dropout masks, hidden to output",
     "weight-noise": "adaptive weight noise",
     "weight-decay": "weight decay",
