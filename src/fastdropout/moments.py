@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from fastdropout.serving import Refusal, attribute, readable, serve, serving
 Plain = Tensor | float
 
 
-@final
 class Moments(Rearranging):
     """Independent random variables, one an element, kept by their mean and variance.
 
@@ -44,10 +43,11 @@ class Moments(Rearranging):
     TypeError: Moments + Moments depends on their correlation: call functional.add_independent(a, b)
     """
 
-    __slots__ = ("_mean", "_owner", "_var")
+    __slots__ = ("_mean", "_owner", "_trail", "_var")
     _mean: Tensor
     _var: Tensor | None  # or a Refusal, made inside of `integrate()` only
     _owner: object | None  # the `integrate()` inside of which it was computed
+    _trail: tuple[Moments, Callable[[Tensor], Tensor]] | None  # of which Moments it is a function there
 
     # Keeps numpy arrays and tensors on the left of an operator from swallowing us element by element.
     __array_ufunc__ = None
@@ -57,6 +57,7 @@ class Moments(Rearranging):
         object.__setattr__(self, "_mean", mean)
         object.__setattr__(self, "_var", var)
         object.__setattr__(self, "_owner", None)
+        object.__setattr__(self, "_trail", None)
 
     @classmethod
     def certain(cls, x: Tensor) -> Moments:
@@ -264,6 +265,7 @@ def unchecked_moments(mean: Tensor, var: Tensor | None) -> Moments:
     object.__setattr__(out, "_mean", mean)
     object.__setattr__(out, "_var", var)
     object.__setattr__(out, "_owner", serving.owner)
+    object.__setattr__(out, "_trail", None)
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -75,6 +76,7 @@ class Context(TorchFunctionMode):
             self._deactivate()
 
     def _activate(self) -> None:
+        _keep_from_compiling(type(self))
         super().__enter__()
         self._before.append((serving.by, serving.owner, serving.enter, serving.sources))
         serving.by, serving.owner, serving.enter, serving.sources = self.serve, self, self.enter, self
@@ -93,7 +95,7 @@ class Context(TorchFunctionMode):
             args, kwargs = self._with_noise(args, found), self._with_noise(kwargs, found)
             if found[0]:
                 return self.serve(func, args, kwargs)
-        if Moments in types:
+        if any(issubclass(t, Moments) for t in types):
             return self.serve(func, args, kwargs)
         entry = TABLE.get(func)
         if entry is None or not entry.begins or (entry.noisy and not entry.noisy(*args, **kwargs)):
@@ -167,6 +169,18 @@ class Context(TorchFunctionMode):
     def gaussian(self, mean: Tensor, var: Tensor) -> Any:
         """New independent Gaussian variables: noisy weights, noisy inputs."""
         raise NotImplementedError
+
+
+def _keep_from_compiling(kind: type[Context]) -> None:
+    """Have compiled networks call us as they are: inside of `integrate()` they run uncompiled.
+
+    Only where the compiler is loaded; to load it takes a second.
+    """
+    if "torch._dynamo" in sys.modules:
+        for name in ("__torch_function__", "serve", "module", "mask"):
+            function = getattr(kind, name)
+            if not hasattr(function, "_torchdynamo_disable"):
+                setattr(kind, name, torch.compiler.disable(function))
 
 
 class quiet:

@@ -9,6 +9,14 @@ import torch
 from torch import Tensor
 
 from fastdropout.integration.context import Context, note_once, quiet
+from fastdropout.integration.pointwise import (
+    Trail,
+    common_trail,
+    integrate_trail,
+    is_pending,
+    lazy,
+    with_trail,
+)
 from fastdropout.integration.registry import TABLE, Entry, name_of
 from fastdropout.integration.trace import MEMORY, Outputs, Source
 from fastdropout.integration.values import converted, means, overwrite, without_gradient, wrapped
@@ -66,7 +74,10 @@ class Noise(Context):
             return self._unknown(func, args, kwargs, found)
         if entry.kind == "plain":
             return entry.call(*args, **kwargs) if not entry.generic else entry.call(func, *args, **kwargs)
-        if not entry.begins:
+        trail = common_trail(func, args, kwargs, found) if entry.pointwise else None
+        if trail is not None and (any(map(is_pending, found)) or len({id(x) for x in found}) > 1):
+            return lazy(lambda: self._along(trail), self, trail)
+        if not entry.begins and entry.kind != "loss":
             if all(x.is_certain for x in found):
                 return wrapped(func(*means(args), **means(kwargs)), None)
             refused = next((x._var for x in found if isinstance(x._var, Refusal)), None)
@@ -75,13 +86,27 @@ class Noise(Context):
         half = next((x.dtype for x in found if x.dtype in _HALF), None) if entry.precise else None
         if half is not None:
             args, kwargs = converted(args, torch.float32), converted(kwargs, torch.float32)
-        if self.cut and entry.elementwise and isinstance(args[0], Moments):
-            out = _linearised(entry.call, args[0], *args[1:], **kwargs)
+        if entry.elementwise and isinstance(args[0], Moments):
+            out = self._elementwise(entry.call, *args, **kwargs)
         else:
-            out = entry.call(func, *args, **kwargs) if entry.generic else entry.call(*args, **kwargs)
+            call = entry.frozen if self.cut and entry.frozen is not None else entry.call
+            out = call(func, *args, **kwargs) if entry.generic else call(*args, **kwargs)
         if half is not None:
             out = converted(out, half)
+        out = without_gradient(out) if self.cut else out
+        return out if trail is None else with_trail(out, trail)
+
+    def _along(self, trail: Trail) -> Moments:
+        """The moments of an element-wise expression of one random value."""
+        base, of = trail
+        half = base.dtype if base.dtype in _HALF else None
+        base = base if half is None else converted(base, torch.float32)
+        out = self._elementwise(integrate_trail, base, of)
+        out = out if half is None else converted(out, half)
         return without_gradient(out) if self.cut else out
+
+    def _elementwise(self, call: Callable[..., Moments], *args: Any, **kwargs: Any) -> Moments:
+        return _linearised(call, *args, **kwargs) if self.cut else call(*args, **kwargs)
 
     def _unknown(self, func: Callable[..., Any], args: Any, kwargs: Any, found: list[Moments]) -> Any:
         name = name_of(func)

@@ -8,14 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fastdropout.functional import quadrature
+from fastdropout.integration.nodes import transform
 from fastdropout.moments import Moments
 
 Function = Callable[..., Any]
-
-# Of the trapezoid rule in networks: 27 evaluations an element, exact to 1e-6 for what is smooth within half
-# a standard deviation.
-_STEP, _REACH = 0.5, 6.5
 
 
 @dataclass(frozen=True)
@@ -25,11 +21,13 @@ class Entry:
     call: takes the function's arguments, of which at least one is Moments; with `generic` the function itself
         comes first.
     kind: `rule` has a formula; `moves` only moves elements; `composite` is written in other torch functions;
-        `plain` looks at the mean only.
+        `plain` looks at the mean only; `loss` returns a plain tensor.
     begins: plain tensors are served too, because the noise may begin there; `noisy` says, from the arguments,
         whether it does.
     precise: computed in float32 where the elements are of half precision.
     elementwise: a function of each element of the first argument alone.
+    pointwise: element by element, of any of the arguments.
+    frozen: in place of `call` where only the mean needs gradients.
     """
 
     call: Function
@@ -39,6 +37,8 @@ class Entry:
     noisy: Function | None = None
     precise: bool = False
     elementwise: bool = False
+    pointwise: bool = False
+    frozen: Function | None = None
     how: str = "closed form"
 
 
@@ -65,18 +65,18 @@ def rule(*functions: Function | None, **options: Any) -> Callable[[Function], Fu
 def elementwise(function: Function) -> Function:
     """The rule of an element-wise function: E[f(a)] and V[f(a)] by the trapezoid rule."""
 
-    def transform(x: Moments, *args: Any, **kwargs: Any) -> Moments:
+    def call(x: Moments, *args: Any, **kwargs: Any) -> Moments:
         kwargs.pop("inplace", None)
         if not isinstance(x, Moments):
             raise TypeError(f"{name_of(function)} takes Moments as its first argument only")
-        return quadrature.transform(lambda a: function(a, *args, **kwargs), x, step=_STEP, reach=_REACH)
+        return transform(lambda a: function(a, *args, **kwargs), x)
 
-    return transform
+    return call
 
 
 def by_quadrature(function: Function) -> Entry:
     """The entry of an element-wise function without a closed form."""
-    return Entry(elementwise(function), precise=True, elementwise=True, how="quadrature")
+    return Entry(elementwise(function), precise=True, elementwise=True, pointwise=True, how="quadrature")
 
 
 def register(function: Function, rule: Function | None = None) -> None:

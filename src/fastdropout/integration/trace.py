@@ -86,8 +86,7 @@ class Outputs:
         self.batch_dim = None if y.ndim == 0 else batch_dim
         self.table = y.reshape(1, -1)
         if self.batch_dim is not None:
-            self.table = y.movedim(self.batch_dim, 0).flatten(1)
-            self.table = self.table if y.ndim > 1 else y[:, None]
+            self.table = y[:, None] if y.ndim == 1 else y.movedim(self.batch_dim, 0).flatten(1)
         self.live = [s for s in sources if y.requires_grad and s.place.requires_grad]
         self.batched = True
         self.owners: list[Owner] | None = None

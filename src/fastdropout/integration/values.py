@@ -64,5 +64,5 @@ def joined(mean: Any, var: Any) -> Any:
 
 def overwrite(x: Moments, y: Moments) -> None:
     """Make `x` what `y` is: for operations in place."""
-    for slot in ("_mean", "_var", "_owner"):
+    for slot in ("_mean", "_var", "_owner", "_trail"):
         object.__setattr__(x, slot, getattr(y, slot))

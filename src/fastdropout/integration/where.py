@@ -28,11 +28,7 @@ def module_path() -> str:
         return ""
     if inner is outer:
         return type(outer).__name__
-    return _paths(outer).get(id(inner), type(inner).__name__)
-
-
-def _paths(root: nn.Module) -> dict[int, str]:
-    found = _names.get(root)
-    if found is None:
-        found = _names[root] = {id(module): name for name, module in root.named_modules()}
-    return found
+    found = _names.get(outer, {})
+    if id(inner) not in found:  # a network that is new, or was changed
+        found = _names[outer] = {id(module): name for name, module in outer.named_modules()}
+    return found.get(id(inner), type(inner).__name__)

@@ -84,6 +84,6 @@ for _name, _closed in _CLOSED.items():
     )  # fmt: skip
     _form = getattr(functional, _closed, None)
     if _form is not None:
-        enter(_functions, Entry(_adapted(_form), precise=True, elementwise=True))
+        enter(_functions, Entry(_adapted(_form), precise=True, elementwise=True, pointwise=True))
     else:
         enter(_functions, by_quadrature(_plain(_name)))

@@ -21,7 +21,7 @@ def _scaled(x: Any, factor: Any) -> Any:
     return x if isinstance(factor, int | float) and factor == 1 else x * factor
 
 
-@rule(*_both("add"), Tensor.__add__, Tensor.__radd__)
+@rule(*_both("add"), Tensor.__add__, Tensor.__radd__, pointwise=True)
 def add(input: Any, other: Any, *, alpha: float = 1) -> Moments:
     """E[a + b] = E[a] + E[b], V[a + b] = V[a] + V[b]; x + x is 2 x."""
     if input is other:
@@ -32,7 +32,7 @@ def add(input: Any, other: Any, *, alpha: float = 1) -> Moments:
     return input + other
 
 
-@rule(*_both("sub"), *_both("subtract"), Tensor.__sub__)
+@rule(*_both("sub"), *_both("subtract"), Tensor.__sub__, pointwise=True)
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Moments:
     """E[a - b] = E[a] - E[b], V[a - b] = V[a] + V[b]; x - x is 0."""
     if input is other:
@@ -40,13 +40,13 @@ def sub(input: Any, other: Any, *, alpha: float = 1) -> Moments:
     return add(input, -_scaled(other, alpha))
 
 
-@rule(*_both("rsub"), Tensor.__rsub__)
+@rule(*_both("rsub"), Tensor.__rsub__, pointwise=True)
 def rsub(input: Any, other: Any, *, alpha: float = 1) -> Moments:
     """other - input."""
     return add(other, -_scaled(input, alpha))
 
 
-@rule(*_both("mul"), *_both("multiply"), Tensor.__mul__, Tensor.__rmul__)
+@rule(*_both("mul"), *_both("multiply"), Tensor.__mul__, Tensor.__rmul__, pointwise=True)
 def mul(input: Any, other: Any) -> Moments:
     """V[a b] = V[a] V[b] + V[a] E[b]^2 + E[a]^2 V[b]; x x is the square of x."""
     if input is other:
@@ -54,16 +54,17 @@ def mul(input: Any, other: Any) -> Moments:
     if isinstance(input, Moments) and isinstance(other, Moments):
         y = multiply_independent(input, other)
         return unchecked_moments(active().residual(y.mean, input.var * other.var), y.var)
-    return _broadcast(input * other)
+    product = input * other
+    return _broadcast(product) if isinstance(product, Moments) else product
 
 
-@rule(*_both("neg"), *_both("negative"), Tensor.__neg__)
+@rule(*_both("neg"), *_both("negative"), Tensor.__neg__, pointwise=True)
 def neg(input: Moments) -> Moments:
     """-x."""
     return -input
 
 
-@rule(*_both("div"), *_both("divide"), *_both("true_divide"), Tensor.__truediv__)
+@rule(*_both("div"), *_both("divide"), *_both("true_divide"), Tensor.__truediv__, pointwise=True)
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Moments:
     """a / b as a times 1 / b, the latter by quadrature where b is random."""
     if rounding_mode is not None:
@@ -73,13 +74,13 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Moments:
     return mul(input, reciprocal(other))
 
 
-@rule(Tensor.__rtruediv__, Tensor.__rdiv__)
+@rule(Tensor.__rtruediv__, Tensor.__rdiv__, pointwise=True)
 def rdiv(input: Moments, other: Any) -> Moments:
     """other / input."""
     return mul(other, reciprocal(input))
 
 
-@rule(*_both("reciprocal"), how="delta method")
+@rule(*_both("reciprocal"), how="delta method", pointwise=True)
 def reciprocal(input: Moments) -> Moments:
     """1 / a, whose moments are infinite for a Gaussian: to second order in V[a] / E[a]^2.
 
@@ -89,23 +90,40 @@ def reciprocal(input: Moments) -> Moments:
     return unchecked_moments(inverse, input.var * inverse**4)
 
 
-@rule(*_both("square"))
+@rule(Tensor.__rpow__, pointwise=True)
+def rpow(input: Moments, other: Any) -> Moments:
+    """other ** input, by quadrature."""
+    return power(other, input)
+
+
+@rule(*_both("square"), pointwise=True)
 def square(input: Moments) -> Moments:
     """E[x^2] = m^2 + v, V[x^2] = 2 v^2 + 4 m^2 v."""
     m, v = input.mean, input.var
     return unchecked_moments(m**2 + v, 2 * v * (v + 2 * m**2))
 
 
-@rule(*_both("pow"), *_both("float_power"), Tensor.__pow__)
+def cube(x: Moments) -> Moments:
+    """E[x^3] = m^3 + 3 m v, V[x^3] = 9 m^4 v + 36 m^2 v^2 + 15 v^3."""
+    m, v = x.mean, x.var
+    s = m**2
+    return unchecked_moments(m * (s + 3 * v), v * (9 * s**2 + 3 * v * (12 * s + 5 * v)))
+
+
+@rule(*_both("pow"), *_both("float_power"), Tensor.__pow__, pointwise=True)
 def power(input: Any, exponent: Any) -> Moments:
     """Squares exactly, other powers by quadrature, negative ones by the delta method."""
-    if not isinstance(input, Moments) or isinstance(exponent, Moments):
-        raise TypeError("a random exponent has no moment rule")
+    if isinstance(exponent, Moments):
+        if isinstance(input, Moments):
+            raise TypeError("a random base with a random exponent has no moment rule")
+        return elementwise(lambda a: torch.pow(input, a))(exponent)
     if isinstance(exponent, int | float):
         if exponent == 1:
             return input
         if exponent == 2:
             return square(input)
+        if exponent == 3:
+            return cube(input)
         if exponent == int(exponent) and exponent > 0:
             return elementwise(torch.pow)(input, exponent)
     return delta(lambda m: torch.pow(m, exponent), input)

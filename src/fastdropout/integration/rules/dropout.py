@@ -17,16 +17,22 @@ from fastdropout.moments import Moments, as_moments
 _ALPHA = -1.7580993408473766
 
 
+def _checked(p: float) -> float:
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability must lie in [0, 1], got {p}")
+    return p
+
+
 @rule(F.dropout, begins=True)
 def dropout(input: Tensor | Moments, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """x d / keep: `torch.nn.Dropout` scales what is kept, so that the mean stays."""
-    return active().mask(input, p)
+    return active().mask(input, _checked(p))
 
 
 @rule(torch.dropout, torch.dropout_, begins=True)
 def native_dropout(input: Tensor | Moments, p: float, train: bool) -> Any:
     """`torch.dropout`."""
-    return active().mask(input, p)
+    return active().mask(input, _checked(p))
 
 
 @rule(F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout, begins=True, generic=True)
@@ -34,7 +40,7 @@ def channel_dropout(
     func: Any, input: Tensor | Moments, p: float = 0.5, training: bool = True, inplace: bool = False, **_: Any
 ) -> Any:
     """One mask for a whole channel: the trace knows that its elements are zeroed together."""
-    return active().mask(input, p, shared=_channel(func, input.ndim))
+    return active().mask(input, _checked(p), shared=_channel(func, input.ndim))
 
 
 @rule(F.alpha_dropout, torch.alpha_dropout, begins=True)
@@ -59,7 +65,7 @@ def feature_alpha_dropout(
 
 def _alpha(input: Tensor | Moments, p: float, shared: tuple[int, ...] = ()) -> Any:
     x = as_moments(input)
-    if p == 0:
+    if _checked(p) == 0:
         return x
     if p == 1:
         return Moments.certain(torch.zeros_like(x._mean))

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastdropout.integration.registry import method, rule, words
+from fastdropout.integration.context import note_once
+from fastdropout.integration.registry import method, name_of, rule, words
 from fastdropout.integration.values import joined, means, overwrite, variances
 from fastdropout.moments import Moments, as_moments, unchecked_moments
 
@@ -127,6 +128,25 @@ def scatter(func: Any, *args: Any, **kwargs: Any) -> Moments:
     if func in (torch.scatter, Tensor.scatter) and not isinstance(args[3], Moments | Tensor):
         values[3] = 0.0
     return unchecked_moments(func(*means(args), **kwargs), func(*values, **kwargs))
+
+
+@rule(
+    torch.topk, method("topk"), torch.sort, method("sort"), torch.msort, torch.kthvalue, method("kthvalue"),
+    kind="moves", generic=True, how="order of the means",
+)  # fmt: skip
+def order(func: Any, input: Moments, *args: Any, **kwargs: Any) -> Any:
+    """The order is that of the means; the chosen elements keep their variance."""
+    note_once(name_of(func), "%s of random values takes the order of their means.", name_of(func))
+    if func is torch.msort:
+        func, args = torch.sort, (0,)
+    values, index = func(input.mean, *args, **kwargs)
+    dim = kwargs.get("dim", -1 if func in (torch.sort, Tensor.sort) and not args else None)
+    if dim is None:
+        at = 0 if func in (torch.sort, Tensor.sort) else 1
+        dim = args[at] if len(args) > at else -1
+    keep = index if index.ndim == input.ndim else index.unsqueeze(dim)
+    var = input.var.gather(dim, keep)
+    return unchecked_moments(values, var.view_as(values)), index
 
 
 @rule(torch._VF._pad_packed_sequence, kind="moves", how="moves elements")

@@ -7,18 +7,44 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from fastdropout import functional
 from fastdropout.integration.registry import method, rule
 from fastdropout.moments import Moments, unchecked_moments
 
 
-@rule(F.softmax, torch.softmax, method("softmax"), torch.special.softmax, precise=True, how="delta method")
+def _dim(dim: int | None, x: Moments) -> int:
+    """torch's choice where none is given."""
+    return dim if dim is not None else 0 if x.ndim in (0, 1, 3) else 1
+
+
+def _softmax_frozen(
+    input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Moments:
+    """The same values, with the gradient of a plain softmax that has these probabilities."""
+    y = softmax(input, dim, _stacklevel, dtype)
+    change = input.mean - input.mean.detach()
+    change = torch.where(torch.isfinite(input.mean), change, 0)  # a masked score stays at -inf
+    return unchecked_moments(torch.softmax(y.mean.detach().log() + change, _dim(dim, input)), y.var)
+
+
+@rule(
+    F.softmax, torch.softmax, method("softmax"), torch.special.softmax, precise=True, frozen=_softmax_frozen
+)
 def softmax(input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Moments:
-    """To first order: V[p_i] = p_i^2 ((1 - 2 p_i) V[a_i] + sum_j p_j^2 V[a_j])."""
-    dim = -1 if dim is None else dim
-    p = torch.softmax(input.mean, dim, dtype=dtype)
-    v = input.var
-    spread = (p**2 * v).sum(dim, keepdim=True)
-    return unchecked_moments(p, torch.clamp(p**2 * ((1 - 2 * p) * v + spread), min=0))
+    """`functional.softmax`."""
+    return functional.softmax(input if dtype is None else input.to(dtype), _dim(dim, input))
+
+
+@rule(F.log_softmax, torch.log_softmax, method("log_softmax"), torch.special.log_softmax, precise=True)
+def log_softmax(input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Moments:
+    """`functional.log_softmax`."""
+    return functional.log_softmax(input if dtype is None else input.to(dtype), _dim(dim, input))
+
+
+@rule(F.softmin, precise=True)
+def softmin(input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Moments:
+    """softmax(-x)."""
+    return softmax(-input, dim, _stacklevel, dtype)
 
 
 @rule(F.layer_norm, torch.layer_norm, precise=True, how="moments of the statistics")

@@ -83,7 +83,7 @@ def run_layer(
 
 def _noisy(*args: Any, **_: Any) -> bool:
     """Whether dropout between layers makes noise of plain tensors."""
-    layers, dropout = (args[4], args[5]) if isinstance(args[2], list | tuple) else (args[5], args[6])
+    layers, dropout = (args[4], args[5]) if isinstance(args[3], bool) else (args[5], args[6])
     return dropout > 0 and layers > 1
 
 
@@ -94,7 +94,7 @@ def _noisy(*args: Any, **_: Any) -> bool:
 def recurrent(func: Any, *args: Any) -> Any:
     """`torch.nn.RNN`, `GRU`, `LSTM` as their modules call them, with packed or padded pieces."""
     batch_first = False
-    if isinstance(args[2], list | tuple):
+    if isinstance(args[3], bool):  # padded; packed pieces have their sizes second
         x, hx, params, has_biases, layers, dropout, _, bidirectional, batch_first = args
         x = x.transpose(0, 1) if batch_first else x
         sizes = [x.shape[1]] * x.shape[0]
