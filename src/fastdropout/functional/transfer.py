@@ -44,29 +44,33 @@ def tanh(x: Moments | Tensor, rule: Rule = "fast") -> Moments:
     x = as_moments(x)
     check_rule(rule)
     if rule == "paper":  # tanh(a) = 2 sigmoid(2 a) - 1
-        y = _sigmoid_paper(x.mean * 2, x.var * 4)
-        return moments(y.mean * 2 - 1, y.var * 4)
+        z, var = _paper(x.mean * 2, x.var * 4)
+        return moments(_tanh(z / 2, *_logistic(z)), var * 4)
     if x.is_certain:
         return Moments.certain(torch.tanh(x.mean))
     if rule == "fast":
-        return _tanh_fast(x.mean, x.var)
-    y = _sigmoid_accurate(x.mean * 2, x.var * 4)
-    return moments(y.mean * 2 - 1, y.var * 4)
+        z, p, rest, var = _fast(x.mean, x.var)
+        return moments(_tanh(z, p, rest), var)
+    m, v = x.mean * 2, x.var * 4
+    gap = torch.tanh(x.mean) - _mixture_erf(m, 0.0)
+    return moments(_mixture_erf(m, v) + gap * _fade(v), _accurate_var(m, v) * 4)
 
 
 def sigmoid(x: Moments | Tensor, rule: Rule = "fast") -> Moments:
     """Moments of the logistic sigmoid of a Gaussian a, by one of three rules."""
     x = as_moments(x)
     check_rule(rule)
+    m, v = x.mean, x.var
     if rule == "paper":
-        return _sigmoid_paper(x.mean, x.var)
+        z, var = _paper(m, v)
+        return moments(_logistic(z)[0], var)
     if x.is_certain:
-        return Moments.certain(torch.sigmoid(x.mean))
+        return Moments.certain(torch.sigmoid(m))
     if rule == "accurate":
-        return _sigmoid_accurate(x.mean, x.var)
-    y = _tanh_fast(x.mean / 2, x.var / 4)  # sigmoid(a) = (1 + tanh(a / 2)) / 2
-    # The mean from its logit, so that a small probability keeps its digits.
-    return moments(torch.sigmoid(expected_logit(x)), y.var / 4)
+        mean = _mixture_mean(m, v) + (_logistic(m)[0] - _mixture_mean(m, 0.0)) * _fade(v)
+        return moments(mean, _accurate_var(m, v))
+    _, mean, _, var = _fast(m / 2, v / 4)  # sigmoid(a) = (1 + tanh(a / 2)) / 2
+    return moments(mean, var / 4)
 
 
 def relu(x: Moments | Tensor) -> Moments:
@@ -116,16 +120,34 @@ _SLOPE, _BEND_SMALL, _BEND_LARGE, _MIX = 1.35, 0.33, 0.076, 4.0
 _LARGEST_BEND = 1e18
 
 
-def _tanh_fast(m: Tensor, v: Tensor) -> Moments:
-    """y = tanh(z), with z of `squash`, d = 1 - c, q = 1 - E[y]^2 and n = 4 V[a]:
+def _fast(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of y = tanh(a): artanh(E[y]), (1 + E[y]) / 2, (1 - E[y]) / 2 and V[y].
 
-    E[y] = tanh(z),   V[y] = d q^2 (1 + n) / (1 + n q)
+    With z and d = 1 - c of `squash`, q = 1 - E[y]^2 and n = 4 V[a]:
+
+        E[y] = tanh(z),   V[y] = d q^2 (1 + n) / (1 + n q)
     """
     z, d = squash(m, v)
-    mean = torch.tanh(z)
-    q = 1 - mean**2
+    p, rest = _logistic(2 * z)
+    q = 4 * p * rest
     n = _MIX * v
-    return moments(mean, d * q * (q + n * q) / (1 + n * q))
+    return z, p, rest, d * q * (q + n * q) / (1 + n * q)
+
+
+def _logistic(z: Tensor) -> tuple[Tensor, Tensor]:
+    """sigmoid(z) and sigmoid(-z), which keep their digits far out, and so do their slopes.
+
+    The slope that torch has for the sigmoid, y (1 - y), loses them for y near 1.
+    """
+    below = z < 0
+    small = torch.sigmoid(torch.where(below, z, -z))
+    large = 1 - small
+    return torch.where(below, small, large), torch.where(below, large, small)
+
+
+def _tanh(z: Tensor, p: Tensor, rest: Tensor) -> Tensor:
+    """tanh(z) of `_logistic(2 z)`: keeps the digits of its slope far out, and its own near zero."""
+    return torch.where(z**2 < 0.25, torch.tanh(z), p - rest)
 
 
 def squash(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +158,7 @@ def squash(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """
     e = 1 / (1 + _SLOPE * v)
     w = v * (math.pi / 2 + (2 - math.pi / 2) * e)
-    c = torch.rsqrt(1 + w)
+    c = _rsqrt(1 + w)
     d = w * c**2 / (1 + c)  # 1 - c without cancellation
     # (c m)^2, not c^2 m^2, which overflows for large means; nor does the bound show beside 1.
     b = torch.clamp((_BEND_LARGE + (_BEND_SMALL - _BEND_LARGE) * e) * c * (c * m) ** 2, max=_LARGEST_BEND)
@@ -147,20 +169,22 @@ def squash(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 _A, _B = 4 - 2 * math.sqrt(2), -math.log(math.sqrt(2) - 1)
 
 
-def _sigmoid_paper(m: Tensor, v: Tensor) -> Moments:
-    """The fit of Wang & Manning (2013), which the paper uses. A certain input comes out with a variance.
+def _paper(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The fit of Wang & Manning (2013), which the paper uses: logit of E[y] and V[y] of y = sigmoid(a).
 
-    E[y]   ~ sigmoid(m / sqrt(1 + pi v / 8))
-    E[y^2] ~ sigmoid(A (m - B) / sqrt(1 + pi A^2 v / 8))
+        E[y]   ~ sigmoid(m / sqrt(1 + pi v / 8))
+        E[y^2] ~ sigmoid(A (m - B) / sqrt(1 + pi A^2 v / 8))
+
+    A certain input comes out with a variance.
     """
-    z = m * torch.rsqrt(1 + math.pi / 8 * v)
-    z_square = _A * (m - _B) * torch.rsqrt(1 + math.pi / 8 * _A**2 * v)
-    mean = torch.sigmoid(z)
+    z = m * _rsqrt(1 + math.pi / 8 * v)
+    p, rest = _logistic(z)
+    p_square, rest_square = _logistic(_A * (m - _B) * _rsqrt(1 + math.pi / 8 * _A**2 * v))
     # V = E[y^2] - E[y]^2, for m > 0 as E[1 - y] (1 + E[y]) - (1 - E[y^2]): terms as small as V itself.
-    below = torch.sigmoid(z_square) - mean**2
-    above = torch.sigmoid(-z) * (1 + mean) - torch.sigmoid(-z_square)
-    # The fit itself is never negative; float32 rounds it to about -1e-8 where the two terms are equal.
-    return moments(mean, torch.clamp(torch.where(m > 0, above, below), min=0))
+    var = torch.where(m > 0, rest * (1 + p) - rest_square, p_square - p**2)
+    # The fit itself is never negative, but zero at m = B and v = 0, where float32 rounds it to about -1e-8.
+    # So the bound is for the value only: it has no slope of its own.
+    return z, var - torch.clamp(var.detach(), max=0)
 
 
 # Monahan & Stefanski (1992): sigmoid(x) ~ sum_i P_i Phi(x / C_i), to 4.4e-5.
@@ -171,8 +195,8 @@ _NODES = (0.5 - math.sqrt(0.15), 0.5, 0.5 + math.sqrt(0.15))
 _WEIGHTS = (5 / 18, 8 / 18, 5 / 18)
 
 
-def _sigmoid_accurate(m: Tensor, v: Tensor) -> Moments:
-    """The sigmoid as a mixture of error functions Phi(a / C_i), whose moments are known.
+def _accurate_var(m: Tensor, v: Tensor) -> Tensor:
+    """V[y] of y = sigmoid(a) as a mixture of error functions Phi(a / C_i), whose moments are known.
 
         r_i = 1 / sqrt(C_i^2 + v),  h_i = m r_i
         E[y] = sum_i P_i Phi(h_i)
@@ -180,21 +204,21 @@ def _sigmoid_accurate(m: Tensor, v: Tensor) -> Moments:
         cov_ij = 1/(2 pi) int_0^T exp(-(h_i - h_j)^2 / (2 cos^2 t) - h_i h_j / (1 + sin t)) dt,
         sin T = v r_i r_j
 
-    The integrand is positive and T = 0 at v = 0, so the variance is never negative and vanishes with v.
+    The integrand is positive and T = 0 at v = 0, so the variance is never negative and vanishes with v. The
+    mean is that of the mixture and, faded out, what the mixture is off by at v = 0.
     """
-    h = [m * torch.rsqrt(c**2 + v) for c in _C]
-    mean = _mixture_mean(m, v) + (torch.sigmoid(m) - _mixture_mean(m, 0.0)) * _fade(v)
-    var = torch.zeros_like(mean)
+    h = [m * _rsqrt(c**2 + v) for c in _C]
+    var = torch.zeros_like(m)
     for i in range(3):
         for j in range(i + 1):
             pair = _P[i] * _P[j] * (1 if i == j else 2)
             # asin(v r_i r_j) as an arc tangent: the slope of asin is infinite where v r_i r_j rounds to 1.
-            end = torch.atan(v * torch.rsqrt((_C[i] * _C[j]) ** 2 + v * (_C[i] ** 2 + _C[j] ** 2)))
+            end = torch.atan(v * _rsqrt((_C[i] * _C[j]) ** 2 + v * (_C[i] ** 2 + _C[j] ** 2)))
             for node, weight in zip(_NODES, _WEIGHTS, strict=True):
                 t = end * node
                 exponent = (h[i] - h[j]) ** 2 / (2 * torch.cos(t) ** 2) + h[i] * h[j] / (1 + torch.sin(t))
                 var = var + pair * weight / (2 * math.pi) * end * torch.exp(-exponent)
-    return moments(mean, var)
+    return var
 
 
 def expected_softplus(x: Moments | Tensor) -> Tensor:
@@ -222,6 +246,12 @@ def _mixture_mean(m: Tensor, v: Tensor | float) -> Tensor:
     return sum(p * _normal_cdf(m * _rsqrt(c**2 + v)) for p, c in zip(_P, _C, strict=True))  # type: ignore[return-value]
 
 
+def _mixture_erf(m: Tensor, v: Tensor | float) -> Tensor:
+    """2 `_mixture_mean` - 1, with all its digits near zero."""
+    terms = (p * torch.erf(m * _rsqrt(2 * (c**2 + v))) for p, c in zip(_P, _C, strict=True))
+    return sum(terms)  # type: ignore[return-value]
+
+
 def _mixture_softplus(m: Tensor, v: Tensor | float) -> Tensor:
     total = torch.zeros_like(m)
     for p, c in zip(_P, _C, strict=True):
@@ -237,7 +267,8 @@ def _fade(v: Tensor) -> Tensor:
 
 
 def _rsqrt(x: Tensor | float) -> Tensor | float:
-    return torch.rsqrt(x) if isinstance(x, Tensor) else 1 / math.sqrt(x)
+    # Not torch.rsqrt, whose slope cubes the result: in float32 that is zero for x > 1e30.
+    return 1 / (torch.sqrt(x) if isinstance(x, Tensor) else math.sqrt(x))
 
 
 def _normal_cdf(x: Tensor) -> Tensor:

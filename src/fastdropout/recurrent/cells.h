@@ -32,15 +32,15 @@ typedef struct {
 /* A slot of a row: its share of the input, of the hidden units, or both, and the bias. Written back for the
  * backward pass. */
 #define SLOT(slot, slots, gates, m, v)                                                                 \
-    const int64_t at_##m = (slot) * units + i, share_##m = ((slot) - ((slots) - (gates))) * units + i;   \
+    const int64_t at_##m = (slot) * units + i, share_##m = ((slot) - ((slots) - (gates))) * units + i; \
     REAL m = bias[at_##m], v = 0;                                                                      \
     if ((slot) < (gates)) {                                                                            \
         m += pre_m[at_##m];                                                                            \
         v += pre_v[at_##m];                                                                            \
     }                                                                                                  \
     if ((slot) >= (slots) - (gates)) {                                                                 \
-        m += rec_m[share_##m];                                                                           \
-        v += rec_v[share_##m];                                                                           \
+        m += rec_m[share_##m];                                                                         \
+        v += rec_v[share_##m];                                                                         \
     }                                                                                                  \
     pre_m[at_##m] = m;                                                                                 \
     pre_v[at_##m] = v
@@ -54,7 +54,7 @@ typedef struct {
     } while (0)
 
 #define FORWARD_ARGUMENTS                                                                              \
-    int rule, int64_t units, int64_t width, REAL *restrict pre_m, REAL *restrict pre_v, const REAL *restrict rec_m,   \
+    int rule, int64_t units, REAL *restrict pre_m, REAL *restrict pre_v, const REAL *restrict rec_m,   \
         const REAL *restrict rec_v, const REAL *restrict bias, REAL *restrict out_m,                   \
         REAL *restrict out_v, REAL *restrict out_u, REAL *restrict carry_m, REAL *restrict carry_v,    \
         const REAL *in_m, const REAL *in_v, REAL noise, REAL keep, REAL spread
@@ -62,7 +62,7 @@ typedef struct {
 /* gm, gv: the gradient of the output that reaches a unit from the loss, from the next step through the mask
  * (twice = 2 keep drop there; next is last and twice 0 where the piece ends). */
 #define BACKWARD_ARGUMENTS                                                                             \
-    int rule, int64_t units, int64_t width, const REAL *restrict pre_m, const REAL *restrict pre_v,                   \
+    int rule, int64_t units, const REAL *restrict pre_m, const REAL *restrict pre_v,                   \
         const REAL *restrict out_m, const REAL *restrict carry_m, const REAL *restrict carry_v,        \
         const REAL *restrict grad_m, const REAL *restrict grad_v, const REAL *restrict next_m,         \
         const REAL *restrict next_u, REAL *flow_m, REAL *flow_v, const REAL *from_m,                   \
@@ -73,13 +73,6 @@ typedef struct {
 
 /* Units do not depend on each other, which the compiler cannot see of `flow`, read and written in place. */
 #define UNITS_APART _Pragma("omp simd")
-
-/* Two loops for a backward step: the means first, which need exponentials and choices, kept in the cache for the
- * second; in one loop compilers give up on it. So a row is walked in blocks of units. */
-#define BLOCK 256
-#define AGAIN(gate, kind, slot)                                                                        \
-    const NAME(Unit) gate = NAME(unit_again)(rule, kind, pre_m[(slot) * units + i],                    \
-                                             pre_v[(slot) * units + i], gate##_mean[i])
 
 /* Product of two independent variables, and its derivative. */
 #define PRODUCT_VAR(am, av, bm, bv) ((av) * (bv) + (av) * (bm) * (bm) + (am) * (am) * (bv))
@@ -93,7 +86,7 @@ static ALWAYS_INLINE void NAME(forward_row_tanh)(FORWARD_ARGUMENTS)
 {
     (void)carry_m, (void)carry_v, (void)in_m, (void)in_v;
     UNITS_APART
-    for (int64_t i = 0; i < width; i++) {
+    for (int64_t i = 0; i < units; i++) {
         SLOT(0, 1, 1, m, v);
         const NAME(Unit) y = NAME(unit)(rule, TANH, m, v);
         WRITE_OUT(y.mean, y.var);
@@ -102,12 +95,12 @@ static ALWAYS_INLINE void NAME(forward_row_tanh)(FORWARD_ARGUMENTS)
 
 static ALWAYS_INLINE void NAME(backward_row_tanh)(BACKWARD_ARGUMENTS)
 {
-    (void)units, (void)carry_m, (void)carry_v, (void)flow_m, (void)flow_v, (void)from_m, (void)from_v, (void)in_m, (void)in_v;
+    (void)carry_m, (void)carry_v, (void)flow_m, (void)flow_v, (void)from_m, (void)from_v, (void)in_m, (void)in_v;
     UNITS_APART
-    for (int64_t i = 0; i < width; i++) {
+    for (int64_t i = 0; i < units; i++) {
         GRADIENT;
-        const NAME(Unit) y = NAME(unit_again)(rule, TANH, pre_m[i], pre_v[i], out_m[i]);
-        NAME(pull)(rule, TANH, &y, gm, gv, dpre_m + i, dpre_v + i);
+        const NAME(Unit) y = NAME(unit)(rule, TANH, pre_m[i], pre_v[i]);
+        NAME(pull)(rule, TANH, y, gm, gv, dpre_m + i, dpre_v + i);
     }
 }
 
@@ -115,7 +108,7 @@ static ALWAYS_INLINE void NAME(backward_row_tanh)(BACKWARD_ARGUMENTS)
 static ALWAYS_INLINE void NAME(forward_row_lstm)(FORWARD_ARGUMENTS)
 {
     UNITS_APART
-    for (int64_t i = 0; i < width; i++) {
+    for (int64_t i = 0; i < units; i++) {
         SLOT(0, 4, 4, im, iv);
         SLOT(1, 4, 4, fm, fv);
         SLOT(2, 4, 4, gm, gv);
@@ -134,41 +127,32 @@ static ALWAYS_INLINE void NAME(forward_row_lstm)(FORWARD_ARGUMENTS)
 
 static ALWAYS_INLINE void NAME(backward_row_lstm)(BACKWARD_ARGUMENTS)
 {
-    REAL in_mean[BLOCK], forget_mean[BLOCK], fresh_mean[BLOCK], out_mean[BLOCK], shown_mean[BLOCK];
     UNITS_APART
-    for (int64_t i = 0; i < width; i++) {
-        in_mean[i] = NAME(unit)(rule, SIGMOID, pre_m[i], pre_v[i]).mean;
-        forget_mean[i] = NAME(unit)(rule, SIGMOID, pre_m[units + i], pre_v[units + i]).mean;
-        fresh_mean[i] = NAME(unit)(rule, TANH, pre_m[2 * units + i], pre_v[2 * units + i]).mean;
-        out_mean[i] = NAME(unit)(rule, SIGMOID, pre_m[3 * units + i], pre_v[3 * units + i]).mean;
-        shown_mean[i] = NAME(unit)(rule, TANH, carry_m[i], carry_v[i]).mean;
-    }
-    UNITS_APART
-    for (int64_t i = 0; i < width; i++) {
+    for (int64_t i = 0; i < units; i++) {
         GRADIENT;
-        AGAIN(in, SIGMOID, 0);
-        AGAIN(forget, SIGMOID, 1);
-        AGAIN(fresh, TANH, 2);
-        AGAIN(out, SIGMOID, 3);
-        const NAME(Unit) shown = NAME(unit_again)(rule, TANH, carry_m[i], carry_v[i], shown_mean[i]);
+        const NAME(Unit) in = NAME(unit)(rule, SIGMOID, pre_m[i], pre_v[i]);
+        const NAME(Unit) forget = NAME(unit)(rule, SIGMOID, pre_m[units + i], pre_v[units + i]);
+        const NAME(Unit) fresh = NAME(unit)(rule, TANH, pre_m[2 * units + i], pre_v[2 * units + i]);
+        const NAME(Unit) out = NAME(unit)(rule, SIGMOID, pre_m[3 * units + i], pre_v[3 * units + i]);
+        const NAME(Unit) shown = NAME(unit)(rule, TANH, carry_m[i], carry_v[i]);
         REAL dm = 0, dv = 0;
         PULL_PRODUCT(out.mean, shown.mean, shown.var, gm, gv, dm, dv);
-        NAME(pull)(rule, SIGMOID, &out, dm, dv, dpre_m + 3 * units + i, dpre_v + 3 * units + i);
+        NAME(pull)(rule, SIGMOID, out, dm, dv, dpre_m + 3 * units + i, dpre_v + 3 * units + i);
         dm = 0, dv = 0;
         PULL_PRODUCT(shown.mean, out.mean, out.var, gm, gv, dm, dv);
         REAL cm, cv;
-        NAME(pull)(rule, TANH, &shown, dm, dv, &cm, &cv);
+        NAME(pull)(rule, TANH, shown, dm, dv, &cm, &cv);
         cm += from_m[i];
         cv += from_v[i];
         dm = 0, dv = 0;
         PULL_PRODUCT(in.mean, fresh.mean, fresh.var, cm, cv, dm, dv);
-        NAME(pull)(rule, SIGMOID, &in, dm, dv, dpre_m + i, dpre_v + i);
+        NAME(pull)(rule, SIGMOID, in, dm, dv, dpre_m + i, dpre_v + i);
         dm = 0, dv = 0;
         PULL_PRODUCT(fresh.mean, in.mean, in.var, cm, cv, dm, dv);
-        NAME(pull)(rule, TANH, &fresh, dm, dv, dpre_m + 2 * units + i, dpre_v + 2 * units + i);
+        NAME(pull)(rule, TANH, fresh, dm, dv, dpre_m + 2 * units + i, dpre_v + 2 * units + i);
         dm = 0, dv = 0;
         PULL_PRODUCT(forget.mean, in_m[i], in_v[i], cm, cv, dm, dv);
-        NAME(pull)(rule, SIGMOID, &forget, dm, dv, dpre_m + units + i, dpre_v + units + i);
+        NAME(pull)(rule, SIGMOID, forget, dm, dv, dpre_m + units + i, dpre_v + units + i);
         dm = 0, dv = 0;
         PULL_PRODUCT(in_m[i], forget.mean, forget.var, cm, cv, dm, dv);
         flow_m[i] = dm;
@@ -181,7 +165,7 @@ static ALWAYS_INLINE void NAME(forward_row_gru)(FORWARD_ARGUMENTS)
 {
     (void)carry_m, (void)carry_v;
     UNITS_APART
-    for (int64_t i = 0; i < width; i++) {
+    for (int64_t i = 0; i < units; i++) {
         SLOT(0, 4, 3, xm, xv);
         SLOT(1, 4, 3, rm, rv);
         SLOT(2, 4, 3, zm, zv);
@@ -198,39 +182,29 @@ static ALWAYS_INLINE void NAME(forward_row_gru)(FORWARD_ARGUMENTS)
 static ALWAYS_INLINE void NAME(backward_row_gru)(BACKWARD_ARGUMENTS)
 {
     (void)carry_m, (void)carry_v;
-    REAL reset_mean[BLOCK], z_mean[BLOCK], n_mean[BLOCK];
     UNITS_APART
-    for (int64_t i = 0; i < width; i++) {
-        const REAL hm = pre_m[3 * units + i], hv = pre_v[3 * units + i];
-        const NAME(Unit) reset = NAME(unit)(rule, SIGMOID, pre_m[units + i], pre_v[units + i]);
-        reset_mean[i] = reset.mean;
-        z_mean[i] = NAME(unit)(rule, SIGMOID, pre_m[2 * units + i], pre_v[2 * units + i]).mean;
-        n_mean[i] = NAME(unit)(rule, TANH, pre_m[i] + reset.mean * hm,
-                               pre_v[i] + PRODUCT_VAR(reset.mean, reset.var, hm, hv)).mean;
-    }
-    UNITS_APART
-    for (int64_t i = 0; i < width; i++) {
+    for (int64_t i = 0; i < units; i++) {
         GRADIENT;
         gm += from_m[i];
         gv += from_v[i];
         const REAL hm = pre_m[3 * units + i], hv = pre_v[3 * units + i];
-        AGAIN(reset, SIGMOID, 1);
-        AGAIN(z, SIGMOID, 2);
-        const NAME(Unit) n = NAME(unit_again)(rule, TANH, pre_m[i] + reset.mean * hm,
-                                              pre_v[i] + PRODUCT_VAR(reset.mean, reset.var, hm, hv), n_mean[i]);
+        const NAME(Unit) reset = NAME(unit)(rule, SIGMOID, pre_m[units + i], pre_v[units + i]);
+        const NAME(Unit) z = NAME(unit)(rule, SIGMOID, pre_m[2 * units + i], pre_v[2 * units + i]);
+        const NAME(Unit) n = NAME(unit)(rule, TANH, pre_m[i] + reset.mean * hm,
+                                        pre_v[i] + PRODUCT_VAR(reset.mean, reset.var, hm, hv));
         const REAL gap = in_m[i] - n.mean, stays = 1 - z.mean, both = gv * z.var;
         REAL dm = gm * gap + 2 * gv * (z.mean * in_v[i] - stays * n.var);
         REAL dv = gv * (n.var + in_v[i] + gap * gap);
-        NAME(pull)(rule, SIGMOID, &z, dm, dv, dpre_m + 2 * units + i, dpre_v + 2 * units + i);
+        NAME(pull)(rule, SIGMOID, z, dm, dv, dpre_m + 2 * units + i, dpre_v + 2 * units + i);
         REAL am, av;
-        NAME(pull)(rule, TANH, &n, gm * stays - 2 * both * gap, gv * (stays * stays) + both, &am, &av);
+        NAME(pull)(rule, TANH, n, gm * stays - 2 * both * gap, gv * (stays * stays) + both, &am, &av);
         flow_m[i] = gm * z.mean + 2 * both * gap;
         flow_v[i] = gv * (z.mean * z.mean) + both;
         dpre_m[i] = am;
         dpre_v[i] = av;
         dm = 0, dv = 0;
         PULL_PRODUCT(reset.mean, hm, hv, am, av, dm, dv);
-        NAME(pull)(rule, SIGMOID, &reset, dm, dv, dpre_m + units + i, dpre_v + units + i);
+        NAME(pull)(rule, SIGMOID, reset, dm, dv, dpre_m + units + i, dpre_v + units + i);
         dm = 0, dv = 0;
         PULL_PRODUCT(hm, reset.mean, reset.var, am, av, dm, dv);
         dpre_m[3 * units + i] = dm;
@@ -248,7 +222,7 @@ static ALWAYS_INLINE void NAME(backward_row_gru)(BACKWARD_ARGUMENTS)
         for (int64_t row = start; row < stop; row++) {                                                 \
             const int64_t here = (first + row) * p->units, step = row * p->units;                      \
             const int64_t pre = here * (slots), rec = step * (gates);                                  \
-            NAME(forward_row_##cell)(rule, p->units, p->units, p->pre_m + pre, p->pre_v + pre,         \
+            NAME(forward_row_##cell)(rule, p->units, p->pre_m + pre, p->pre_v + pre,                   \
                                      p->rec_m + rec, p->rec_v + rec, p->bias, p->out_m + here,         \
                                      p->out_v + here, p->out_u + here, p->carry_m + here,              \
                                      p->carry_v + here, in_m + step, in_v + step, (REAL)p->noise,      \
@@ -277,18 +251,14 @@ static ALWAYS_INLINE void NAME(backward_row_gru)(BACKWARD_ARGUMENTS)
         const REAL keep = (REAL)p->keep, twice = (REAL)(2 * p->spread);                                \
         for (int64_t row = start; row < stop; row++) {                                                 \
             const int on = row < common;                                                               \
-            for (int64_t at = 0; at < p->units; at += BLOCK) {                                         \
-                const int64_t here = (first + row) * p->units + at, step = row * p->units + at;        \
-                const int64_t pre = (first + row) * p->units * (slots) + at, left = p->units - at;     \
-                NAME(backward_row_##cell)(                                                             \
-                    rule, p->units, left < BLOCK ? left : BLOCK, p->pre_m + pre, p->pre_v + pre,       \
-                    p->out_m + here, p->carry_m + here, p->carry_v + here, p->grad_m + here,           \
-                    p->grad_v + here, (on ? p->next_m : p->last_m) + step,                             \
-                    (on ? p->next_u : p->last_v) + step, p->flow_m + step, p->flow_v + step,           \
-                    (on ? p->flow_m : p->end_m) + step, (on ? p->flow_v : p->end_v) + step,            \
-                    in_m + step, in_v + step, p->dpre_m + pre, p->dpre_v + pre, on ? keep : 1,         \
-                    on ? twice : 0);                                                                   \
-            }                                                                                          \
+            const int64_t here = (first + row) * p->units, step = row * p->units, pre = here * (slots);\
+            NAME(backward_row_##cell)(rule, p->units, p->pre_m + pre, p->pre_v + pre, p->out_m + here, \
+                                      p->carry_m + here, p->carry_v + here, p->grad_m + here,          \
+                                      p->grad_v + here, (on ? p->next_m : p->last_m) + step,           \
+                                      (on ? p->next_u : p->last_v) + step, p->flow_m + step,           \
+                                      p->flow_v + step, (on ? p->flow_m : p->end_m) + step,            \
+                                      (on ? p->flow_v : p->end_v) + step, in_m + step, in_v + step,    \
+                                      p->dpre_m + pre, p->dpre_v + pre, on ? keep : 1, on ? twice : 0);\
         }                                                                                              \
     }                                                                                                  \
     static NOINLINE void NAME(backward_part_##cell)(const NAME(Backward) * p, int64_t first,           \
@@ -317,7 +287,5 @@ CELL(gru, 4, 3)
 #undef BACKWARD_ARGUMENTS
 #undef GRADIENT
 #undef UNITS_APART
-#undef BLOCK
-#undef AGAIN
 #undef PRODUCT_VAR
 #undef PULL_PRODUCT
