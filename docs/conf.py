@@ -135,7 +135,10 @@ def plain_text(app: object, what: str, name: str, obj: object, options: object, 
         if not (formula or doctest):
             parts = KEPT.split(line)
             line = "".join(t if i % 2 else re.sub(r"([*|])", r"\\\1", t) for i, t in enumerate(parts))
-        out.append(line)
+        if section and re.match(r" {4}\S", line) and out and re.match(r" {4}\S[^:]*,$", out[-1]):
+            out[-1] += " " + line.strip()  # a list of arguments that goes on
+        else:
+            out.append(line)
     lines[:] = out
 
 

@@ -85,3 +85,36 @@ def test_the_numbers_of_the_sampled_term():
     for name, row in (("derived above", ours), ("as printed", spread.sqrt())):
         line = next(line for line in MATHS.splitlines() if line.strip().startswith(name))
         assert [float(v) for v in line.split()[2:]] == pytest.approx(row.tolist(), abs=1e-4)
+
+
+def test_units_that_share_masks_are_correlated():
+    """What weight noise of the same moments does not give: a covariance of keep drop sum w1 w2 x^2."""
+    drop, x = 0.4, torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    w = torch.tensor([[0.8, 0.3, -1.1], [0.5, 0.9, 0.2]], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    masks = (torch.rand(200_000, 3, generator=generator, dtype=torch.float64) > drop).double()
+    weights = (1 - drop) * w + (drop * (1 - drop)) ** 0.5 * w * torch.randn(
+        200_000, 2, 3, generator=generator, dtype=torch.float64
+    )
+    dropped, noisy = torch.cov(((masks * x) @ w.T).T), torch.cov((weights @ x).T)
+    torch.testing.assert_close(dropped.diagonal(), noisy.diagonal(), rtol=0.02, atol=0)
+    expected = drop * (1 - drop) * (w[0] * w[1] * x**2).sum()
+    assert dropped[0, 1] == pytest.approx(expected.item(), abs=0.01)
+    assert abs(noisy[0, 1]) < 0.01 < abs(expected) / 5
+
+
+def test_delta_at_the_optimum_of_a_gaussian_unit():
+    for var in (1.0, 1e-2, 1e-4):
+        v = torch.tensor(var, dtype=torch.float64, requires_grad=True)
+        mean = torch.tensor(0.2, dtype=torch.float64)
+        loss = fd.losses.gaussian_nll(unchecked_moments(mean, v), mean)
+        assert torch.autograd.grad(loss, v)[0].item() == pytest.approx(1 / (2 * var), rel=1e-3)
+
+
+def test_the_rectifier_in_single_precision():
+    m = torch.linspace(-8, 100, 2000)
+    for var in (1e-4, 1e-2, 1.0, 100.0):
+        v = torch.full_like(m, var)
+        single = functional.relu(Moments(m, v)).var.double()
+        double = functional.relu(Moments(m.double(), v.double())).var
+        assert (single - double).abs().max() < 1e-6 * var

@@ -46,9 +46,14 @@ def test_variance_radius_decides_what_becomes_of_the_variance():
 
 
 def test_the_papers_bound_does_not_hold():
-    w = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
-    assert init.spectral_radius(w) < 1e-6
-    assert init.spectral_radius(w**2) == 2
+    w = torch.tensor([[1.0, 1.1], [-1.0, -1.0]], dtype=torch.float64)  # of full rank, as the paper assumes
+    assert torch.linalg.matrix_rank(w) == 2
+    assert init.spectral_radius(w) ** 2 == pytest.approx(0.1)
+    assert init.spectral_radius(w**2) == pytest.approx(2.1)
+    w = torch.randn(3000, 5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    squared, of_squares, bound = (torch.linalg.eigvals(m).abs().amax(-1) for m in (w, w**2, w.abs()))
+    assert (of_squares > squared**2).double().mean() > 1 / 3
+    assert (of_squares <= bound**2 * (1 + 1e-9)).all()  # what does hold
 
 
 @pytest.mark.parametrize(
