@@ -99,7 +99,11 @@ def check(
     def keep(name: str, y: Any) -> None:
         picked[name] = y
 
-    with torch.enable_grad(), Noise(gains=gains, train_variance=False) as noise, _listening(model, keep):
+    with (
+        torch.enable_grad(),
+        Noise(gains=gains, train_variance=False, predicts=True) as noise,
+        _listening(model, keep),
+    ):
         model(*args, **kwargs)
     found: dict[str, tuple[Tensor, Tensor | None, Tensor]] = {}
     for name, y in picked.items():

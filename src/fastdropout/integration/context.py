@@ -50,6 +50,8 @@ def note_once(key: str, message: str, *args: Any) -> None:
 class Context(TorchFunctionMode):
     """What `integrate()` and its sampled twin share: inside, they see every torch function of this thread."""
 
+    predicts = False  # whether no gradients of weights are wanted
+
     def __init__(self, weight_var: Mapping[Tensor, Tensor] | None = None) -> None:
         super().__init__()
         self._entered: dict[int, tuple[Moments, Any]] = {}

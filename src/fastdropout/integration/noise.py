@@ -38,8 +38,10 @@ class Noise(Context):
         trace: bool = True,
         train_variance: bool = True,
         weight_var: Mapping[Tensor, Tensor] | None = None,
+        predicts: bool = False,
     ) -> None:
         super().__init__(weight_var)
+        self.predicts = predicts
         if gains not in get_args(Gains):
             raise ValueError(f"gains must be one of {', '.join(get_args(Gains))}, got {gains!r}")
         self.gains, self.trace, self.cut = gains, trace, not train_variance

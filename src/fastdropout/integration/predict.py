@@ -49,7 +49,8 @@ class Predictor:
         """The network's outputs, with Moments in the places of tensors that depend on noise."""
         with torch.inference_mode(False), torch.enable_grad():
             args, kwargs = pytree.tree_map_only(Tensor, _usable, (args, kwargs))
-            with Noise(gains=self.gains, train_variance=False, weight_var=self.weight_var) as noise:
+            options: dict[str, Any] = {"gains": self.gains, "weight_var": self.weight_var}
+            with Noise(train_variance=False, predicts=True, **options) as noise:
                 out = self._picked(self.model(*args, **kwargs))
             traced: dict[int, Moments] = {}
 

@@ -89,6 +89,7 @@ class Outputs:
             self.table = y[:, None] if y.ndim == 1 else y.movedim(self.batch_dim, 0).flatten(1)
         self.live = [s for s in sources if y.requires_grad and s.place.requires_grad]
         self.batched = True
+        self._only: list[Tensor] | None = None
         self.owners: list[Owner] | None = None
         if len(self.table) == 1:
             self.owners = [self._whole(source) for source in self.live]
@@ -112,7 +113,10 @@ class Outputs:
         parts: list[list[Tensor]] = [[] for _ in self.live]
         targets = self._targets()
         for start in range(0, len(targets), self._chunk):
-            grads = self._gradients(targets[start : start + self._chunk], create_graph)
+            if self._only is not None and self.owners is not None and not create_graph:
+                grads = self._only
+            else:
+                grads = self._gradients(targets[start : start + self._chunk], create_graph)
             for i, (source, grad) in enumerate(zip(self.live, grads, strict=True)):
                 power = source.power(grad)
                 if self.owners is None:
@@ -208,9 +212,10 @@ class Outputs:
         table = self.table
         examples, outputs = table.shape
         generator = torch.Generator().manual_seed(0)
-        mix = torch.randn(outputs, generator=generator).to(table)
+        mix = torch.randn(outputs, generator=generator).to(table) if outputs > 1 else table.new_ones(1)
         weights = torch.linspace(1, 2, examples, dtype=table.dtype, device=table.device)
         plain = self._gradients((table @ mix).sum()[None], False)
+        self._only = plain if outputs == 1 else None  # these are the gradients of the only output
         weighted = self._gradients((weights @ table @ mix)[None], False)
         owners = []
         for source, a, b in zip(self.live, plain, weighted, strict=True):

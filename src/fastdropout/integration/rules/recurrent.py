@@ -1,4 +1,4 @@
-"""Recurrent layers and cells, step by step out of other rules."""
+"""Recurrent layers by the engine of our own ones; cells, and what it does not serve, out of other rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional as F
 
+from fastdropout.integration.context import active
 from fastdropout.integration.registry import rule
+from fastdropout.moments import Moments, as_moments
+from fastdropout.recurrent import cells, fused
+from fastdropout.recurrent.cells import CELLS
+from fastdropout.recurrent.options import Options, Weights
 
 State = tuple[Any, ...]
 # Takes W_ih x + b_ih, the state, W_hh and b_hh.
@@ -81,6 +86,30 @@ def run_layer(
     return torch.cat(outputs), last
 
 
+def fused_layer(
+    func: Any, x: Any, state: State, weights: Sequence[Any], sizes: Sequence[int], reverse: bool
+) -> tuple[Moments, State] | None:
+    """`run_layer` by the engine of our own recurrent modules; None where it does not serve."""
+    w_ih, w_hh, b_ih, b_hh, w_hr = weights
+    if w_hr is not None or any(isinstance(w, Moments) for w in weights):
+        return None  # noisy weights are traced step by step
+    cell = CELLS[func.__name__.removeprefix("rnn_")]
+    if active().predicts:  # the engine would compute gradients of the weights in every pass
+        w_ih, w_hh, b_ih, b_hh = (None if w is None else w.detach() for w in (w_ih, w_hh, b_ih, b_hh))
+
+    def run(x: Any, *state: Any) -> tuple[Moments, State] | None:
+        start = cells.State(*map(as_moments, state))
+        bias = None if b_ih is None else cell.bias(b_ih, b_hh)
+        own = Weights(cell.input_weight(w_ih), w_hh, bias)
+        if not fused.supports(as_moments(x), start, own):
+            return None
+        options = Options(tuple(sizes), reverse=reverse)
+        output, last = fused.fused_layer(cell, as_moments(x), start, own, options)
+        return output, tuple(part for part in last if part is not None)
+
+    return active().module(run, (x, *state), {})
+
+
 def _noisy(*args: Any, **_: Any) -> bool:
     """Whether dropout between layers makes noise of plain tensors."""
     layers, dropout = (args[4], args[5]) if isinstance(args[3], bool) else (args[5], args[6])
@@ -89,10 +118,11 @@ def _noisy(*args: Any, **_: Any) -> bool:
 
 @rule(
     _VF.rnn_tanh, _VF.rnn_relu, _VF.gru, _VF.lstm,
-    kind="composite", begins=True, noisy=_noisy, generic=True, how="composed of rules",
+    kind="composite", begins=True, noisy=_noisy, generic=True, how="recurrent engine",
 )  # fmt: skip
 def recurrent(func: Any, *args: Any) -> Any:
     """`torch.nn.RNN`, `GRU`, `LSTM` as their modules call them, with packed or padded pieces."""
+    x: Any
     batch_first = False
     if isinstance(args[3], bool):  # padded; packed pieces have their sizes second
         x, hx, params, has_biases, layers, dropout, _, bidirectional, batch_first = args
@@ -119,14 +149,16 @@ def recurrent(func: Any, *args: Any) -> Any:
             if dropout and layer < layers - 1:
                 x = F.dropout(x, dropout)
             continue
-        outputs = []
+        outputs: list[Any] = []
         for direction in range(directions):
             index = layer * directions + direction
             own = list(params[index * each : (index + 1) * each])
             w_hr = own.pop() if projected else None
             weights = [*own, *[None] * (4 - len(own)), w_hr]
             state = tuple(part[index] for part in states)
-            output, end = run_layer(step, x, state, weights, sizes, direction == 1)
+            output, end = fused_layer(func, x, state, weights, sizes, direction == 1) or run_layer(
+                step, x, state, weights, sizes, direction == 1
+            )
             outputs.append(output)
             last.append(end)
         x = torch.cat(outputs, -1) if bidirectional else outputs[0]
