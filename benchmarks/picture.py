@@ -45,11 +45,13 @@ def draw(data: dict[str, np.ndarray]) -> None:
     for i, (axis, unit) in enumerate(zip(axes, UNITS, strict=True)):
         axis.plot(steps, data["drawn"][:, :, i], color="0.55", lw=0.4, alpha=0.8)
         mean, std = data["mean"][:, unit], data["std"][:, unit]
-        axis.fill_between(steps, mean - 2 * std, mean + 2 * std, color="C0", alpha=0.35, lw=0)
+        axis.fill_between(steps, mean - std, mean + std, color="C0", alpha=0.35, lw=0)
         axis.plot(steps, mean, color="C0", lw=1.4)
-        axis.set_ylim(-1.3, 1.3)
+        axis.set_ylim(-1.1, 1.1)
         axis.set_ylabel(f"unit {unit + 1}")
-    axes[0].set_title("One pass (blue: mean ± 2 std) and 30 passes with drawn masks (grey)", fontsize=10)
+    axes[0].set_title(
+        "Random weights: one pass (blue: mean ± 1 std), 30 passes with sampled masks (grey)", fontsize=10
+    )
     axes[-1].set_xlabel("time step")
     axis = right.subplots()
     axis.plot([0, 1], [0, 1], color="0.5", lw=0.8)

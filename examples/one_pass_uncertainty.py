@@ -5,6 +5,7 @@ One pass against many masks
 One pass gives what Monte-Carlo dropout needs many for: the mean and the variance under dropout.
 """
 
+import matplotlib.pyplot as plt
 import torch
 
 import fastdropout as fd
@@ -32,4 +33,9 @@ for i in range(5):
     once_i, drawn_i = once[i], drawn[:, i]
     print(f"one pass {once_i.mean.item():+.4f} +- {once_i.std.item():.4f}", end="    ")
     print(f"5000 masks {drawn_i.mean():+.4f} +- {drawn_i.std():.4f}")
+plt.errorbar(range(5), once.mean[:, 0], 2 * once.std[:, 0], fmt="o", capsize=4, label="one pass, 2 std")
+plt.violinplot(drawn[:, :, 0].T.tolist(), range(5), showextrema=False)
+plt.xlabel("example")
+plt.ylabel("output (violins: 5000 masks)")
+plt.legend()
 assert (once.std / drawn.std(0) - 1).abs().max() < 0.1

@@ -17,7 +17,7 @@ rnn.load_state_dict(plain.state_dict())  # the same names and shapes
 out = fd.nn.Linear(100, 88, drop=0.5)
 
 x = (torch.rand(8, 50, 88) < 0.05).float()
-hidden, last = rnn(x[:, :-1])  # Moments in the places of tensors
+hidden, last = rnn(x[:, :-1])  # Moments instead of tensors
 nll = fd.losses.bernoulli_nll(out(hidden), x[:, 1:])  # element-wise, like reduction="none"
 loss = nll.sum(-1).mean()
 loss.backward()

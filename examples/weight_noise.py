@@ -5,6 +5,7 @@ Adaptive weight noise
 Gaussian weights with learned variances, in closed form, trained with the paper's optimiser.
 """
 
+import matplotlib.pyplot as plt
 import torch
 
 import fastdropout as fd
@@ -31,4 +32,10 @@ def closure():
 
 losses = [optimizer.step(closure).item() for _ in range(60)]
 print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, description length {fd.nn.kl(model).item():.0f} nats")
+with torch.no_grad():
+    y = out(rnn(x)[0])[:, 0, 0]
+plt.plot(target[:, 0, 0], "k.", label="target")
+plt.errorbar(range(20), y.mean, 2 * y.std, capsize=3, label="prediction, 2 std")
+plt.xlabel("step")
+plt.legend()
 assert losses[-1] < losses[0] - 0.5

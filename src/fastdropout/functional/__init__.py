@@ -1,6 +1,6 @@
 """Pure maths: tensors and moments in, tensors and moments out; no parameters, no state.
 
-A plain tensor in the place of `Moments` is a certain value.
+Plain tensors are accepted for `Moments`, as certain values: of zero variance.
 """
 
 from fastdropout.functional import losses, quadrature

@@ -33,7 +33,7 @@ def gaussian_nll(y: Moments | Tensor, target: Tensor, eps: float = 1e-6) -> Tens
 
 
 def bernoulli_nll(logits: Moments | Tensor, target: Tensor) -> Tensor:
-    """-log of the expected probability of `target`: the paper's cross entropy, with its sign put right.
+    """-log of the expected probability of `target`: the paper's cross entropy, with its sign corrected.
 
         - target log E[p] - (1 - target) log E[1 - p],   p = sigmoid(logits)
 

@@ -58,7 +58,7 @@ def logits(
 
     Shapes: `v` (rows, features) of zeros and ones; `hidden`, the c above, (rows, units); `visible`, the b
     above, (rows, features); `w_in`, W, (units, features); `w_out`, V, (features, units). The result is
-    (rows, features). `by` computes the states in the place of `dropped_states`.
+    (rows, features). `by` computes the states instead of `dropped_states`.
     """
     states = States.of(v)
     z = (by or dropped_states)(hidden, w_in, states, options)

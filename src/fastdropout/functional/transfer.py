@@ -29,7 +29,7 @@ RULES: tuple[str, ...] = get_args(Rule)
 
 
 def check_rule(rule: str) -> None:
-    """Refuse a rule that there is not."""
+    """Raise ValueError for an unknown rule."""
     if rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
 

@@ -46,7 +46,7 @@ class Predictor:
         self.weight_var = named_weights(model, weight_var)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The network's outputs, with Moments in the places of tensors that depend on noise."""
+        """The network's outputs, with Moments instead of the tensors that depend on noise."""
         with torch.inference_mode(False), torch.enable_grad():
             args, kwargs = pytree.tree_map_only(Tensor, _usable, (args, kwargs))
             options: dict[str, Any] = {"gains": self.gains, "weight_var": self.weight_var}

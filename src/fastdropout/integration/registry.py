@@ -85,7 +85,7 @@ def register(function: Function, rule: Function | None = None) -> None:
     Args:
         function: a torch function, an operator of `torch.ops`, or a function of yours that was made
             overridable by `torch.overrides.wrap_torch_function`.
-        rule: takes the function's arguments with Moments in the places of tensors and returns Moments.
+        rule: takes the function's arguments with Moments instead of tensors and returns Moments.
             None for an element-wise function of its first argument, which goes by quadrature.
 
     >>> import torch

@@ -150,7 +150,7 @@ def pass_by(
 
 
 def check_fits(x: Moments, weight: Tensor, features: int) -> None:
-    """Refuse an input whose last dimension or dtype is not the weight's."""
+    """Raise for an input whose last dimension or dtype does not match the weight's."""
     if x.ndim == 0 or x.shape[-1] != features:
         raise ValueError(
             f"input must have {features} features in its last dimension, got shape {tuple(x.shape)}"
