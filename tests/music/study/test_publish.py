@@ -35,7 +35,8 @@ def test_a_published_model_is_the_best_network_of_its_run(run, tmp_path):
     )
     assert (tmp_path / "README.md").read_text() == card(tmp_path)
     text = card(tmp_path)
-    assert f"| `tiny` | bach | 8 | {found.about['valid']:.3f} | {found.about['test']:.3f} | – |" in text
+    scores = " | ".join(f"{found.about[split]:.3f}" for split in ("valid", "test"))
+    assert f"| `tiny` | bach | 8 | one layer with independent notes | {scores} | – |" in text
     assert found.about["corpus_sha256"] in text
     assert "{" not in text
 

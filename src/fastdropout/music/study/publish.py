@@ -9,10 +9,11 @@ from pathlib import Path
 
 from fastdropout.errors import RunError
 from fastdropout.files import write_atomic
-from fastdropout.music.study.paper import TABLE_1
+from fastdropout.music.study.paper import class_of, described, figure_for
 from fastdropout.music.study.table import train_command
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.options import make_config
+from fastdropout.music.training.presets import CLASSES
 from fastdropout.music.training.published import load_model, models_folder, published_models, save_model
 from fastdropout.music.training.run import Run
 
@@ -42,7 +43,7 @@ def publish(run: Run, name: str, folder: str | os.PathLike[str] | None = None) -
     return path
 
 
-def command_of(config: Config, presets: Sequence[str] = ("best", "paper", "default")) -> str:
+def command_of(config: Config, presets: Sequence[str] = ("best", "paper", "default", *CLASSES)) -> str:
     """The shortest command that trains a configuration: over the preset that is nearest."""
     commands = []
     for preset in presets:
@@ -72,11 +73,12 @@ def card(folder: Path) -> str:
         path = folder / f"{name}.safetensors"
         found = load_model(path)
         config, about = found.config, found.about
-        paper = TABLE_1.get(config.corpus, (None,))[0]
+        paper = figure_for(class_of(config), config.corpus)
         cells = (
             f"`{name}`",
             config.corpus,
             units_of(config),
+            described(config),
             f"{about['valid']:.3f}",
             f"{about['test']:.3f}",
             "–" if paper is None else f"{paper:.2f}",

@@ -18,7 +18,7 @@ from fastdropout.files import write_atomic, write_output
 from fastdropout.music.data.canonical import CANONICAL
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.study import figures
-from fastdropout.music.study.paper import MODELS, SOURCE, TABLE_1
+from fastdropout.music.study.paper import MODELS, SOURCE, TABLE_1, described
 from fastdropout.music.training.evaluation import Calibration, expected_frames
 from fastdropout.music.training.fitting import Record
 from fastdropout.music.training.records import CalibrationTable, Scores
@@ -62,7 +62,7 @@ def report_html(run: Run, *, corpus: Corpus | None = None) -> str:
         result=result,
         about=run.about,
         plain=not _is_noisy(config),
-        kind=_kind(config),
+        kind=described(config),
         features="all" if piece is None else piece.features,
         real=config.output == "gaussian",
         curves=figures.to_svg(figures.learning_curves(metrics, result.best_epoch), "curves"),
@@ -237,12 +237,3 @@ def _no_regulariser(config: Any) -> str:
 def _is_noisy(config: Any) -> bool:
     drops = [value for name, value in config if name.startswith("drop_")]
     return bool(any(drops) or config.noise_hidden or config.weight_noise)
-
-
-def _kind(config: Any) -> str:
-    """The network in a few words."""
-    layers = "one layer" if config.layers == 1 else f"{config.layers} layers"
-    cells = "" if config.cell == "tanh" else f" of {config.cell.upper()}"
-    notes = {"nade": "notes that depend on those below them (NADE)", "gaussian": "real values"}
-    memory = ", and a memory of the piece" if config.memory else ""
-    return f"{layers}{cells} with {notes.get(config.output, 'independent notes')}{memory}"
