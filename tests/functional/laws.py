@@ -28,6 +28,12 @@ class Transfer:
     var_error: float
     exact_at_zero: bool = True
     step: float = 0.02  # of the quadrature; a kink needs a finer one
+    to_four: tuple[float, float] | None = (
+        None  # the errors up to a variance of 4, where they are much smaller
+    )
+    slope_error: float = 1e-7  # of V[f(a)] / V[a] for a small variance
+    limit: float = float("inf")  # of |mean| and variance: beyond, the function itself overflows
+    jumps: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -37,10 +43,17 @@ TRANSFERS = [
     Transfer("identity", fd.identity, lambda a: a, 1e-12, 1e-10),
     Transfer("relu", fd.relu, torch.relu, 1e-5, 1e-4, step=0.002),
     Transfer("tanh fast", lambda x: fd.tanh(x, "fast"), torch.tanh, 1.2e-3, 1.05e-2),
-    Transfer("tanh accurate", lambda x: fd.tanh(x, "accurate"), torch.tanh, 1e-4, 1e-4),
+    Transfer("tanh accurate", lambda x: fd.tanh(x, "accurate"), torch.tanh, 1e-4, 1e-4, slope_error=1e-3),
     Transfer("tanh paper", lambda x: fd.tanh(x, "paper"), torch.tanh, 3.6e-2, 0.11, exact_at_zero=False),
     Transfer("sigmoid fast", lambda x: fd.sigmoid(x, "fast"), torch.sigmoid, 6e-4, 2.7e-3),
-    Transfer("sigmoid accurate", lambda x: fd.sigmoid(x, "accurate"), torch.sigmoid, 5e-5, 2.5e-5),
+    Transfer(
+        "sigmoid accurate",
+        lambda x: fd.sigmoid(x, "accurate"),
+        torch.sigmoid,
+        5e-5,
+        2.5e-5,
+        slope_error=1e-3,
+    ),
     Transfer(
         "sigmoid paper", lambda x: fd.sigmoid(x, "paper"), torch.sigmoid, 1.8e-2, 2.8e-2, exact_at_zero=False
     ),

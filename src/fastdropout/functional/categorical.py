@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from fastdropout.functional import gumbel
+from fastdropout.functional.recompute import recomputed
 from fastdropout.moments import Moments, as_moments
 
 NODES = 20
@@ -194,12 +194,10 @@ def _slopes(m: Tensor, v: Tensor, nodes: Tensor, weights: Tensor) -> tuple[Tenso
 
 def _by_chunks(of: Callable[..., Tensor], m: Tensor, v: Tensor, *by_row: Tensor) -> Tensor:
     """Call `of` for parts of rows and classes; what happens inside is not kept for autograd."""
-    keep = torch.is_grad_enabled() and any(t.requires_grad for t in (m, v, *by_row))
     bands: dict[int, list[Tensor]] = {}
     for rows, classes in _chunks(*m.shape):
         args = (m[rows, classes], v[rows, classes], *(t[rows] for t in by_row))
-        part = checkpoint(of, *args, use_reentrant=False) if keep else of(*args)
-        bands.setdefault(rows.start, []).append(part)
+        bands.setdefault(rows.start, []).append(recomputed(of, *args))
     return torch.cat([torch.cat(band, 1) for band in bands.values()]) if bands else of(m, v, *by_row)
 
 

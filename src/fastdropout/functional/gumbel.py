@@ -18,6 +18,8 @@ import math
 import torch
 from torch import Tensor
 
+from fastdropout.functional.normal import FAR, mills
+
 # Fitted by `python -m benchmarks.classes --fit`: least maximal error relative to f / (1 + exp(b)).
 _MU, _C = 0.162514104, 0.809450061
 _NU, _D = -1.263020590, 0.972405921
@@ -26,8 +28,6 @@ _B = (-0.933239891, 1.066298789, -0.318601268)
 _G = (1.415487159, 0.553343814, 0.873512208)
 # Where the mixture takes over from the Taylor series, and the largest variance that the series is given.
 _TAKEOVER, _SERIES_MAX = 0.05, 0.2
-# From here on the tail of Phi is taken by its asymptotic series, off by 6e-6: erfc underflows in float32.
-_FAR = 8.0
 _ROOT_HALF, _PHI0 = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 
 
@@ -83,9 +83,9 @@ def log_slope(x: Tensor, v: Tensor) -> Tensor:
     right = z > 0
     # The scale that all terms share: exp(x + v / 2) left of the bend, a Gaussian right of it.
     scale = torch.where(right, _NU + _D**2 / 2 - 0.5 * (w * r) ** 2, x + v / 2)
-    near = z.clamp(max=_FAR)
+    near = z.clamp(max=FAR)
     near = torch.exp(0.5 * near.clamp(min=0) ** 2) * (0.5 * torch.erfc(near * _ROOT_HALF))
-    tail = torch.where(z < _FAR, near, _PHI0 * _mills(z))
+    tail = torch.where(z < FAR, near, _PHI0 * mills(z))
     total = tail - _PHI0 * r * torch.exp(_NU + _D**2 / 2 - 0.5 * (w * r) ** 2 - scale)
     r = torch.rsqrt(_C**2 + v)
     total = total + _PHI0 * r * torch.exp((-0.5 * ((x - _MU) * r) ** 2 - scale).clamp(max=60))
@@ -136,11 +136,4 @@ def _tilted_tail(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     z = w + 1 / r
     density = _PHI0 * math.exp(_NU + _D**2 / 2) * torch.exp(-0.5 * w**2)
     near = torch.exp((x + v / 2).clamp(max=40)) * (0.5 * torch.erfc(z * _ROOT_HALF))
-    return torch.where(z < _FAR, near, density * _mills(z)), density, z, r
-
-
-def _mills(z: Tensor) -> Tensor:
-    """Phi(-z) / phi(z) for z beyond `_FAR`: four terms of its asymptotic series."""
-    y = 1 / z.clamp(min=_FAR)
-    y2 = y * y
-    return y * (1 - y2 * (1 - y2 * (3 - 15 * y2)))
+    return torch.where(z < FAR, near, density * mills(z)), density, z, r
