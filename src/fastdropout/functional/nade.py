@@ -75,17 +75,22 @@ class Walk:
     ) -> None:
         self._pre, self._visible = hidden, visible
         self._w_in, self._w_out, self._options = w_in, w_out, options
+        self._logits: Moments | None = None  # Of all features, until a feature that is one changes the state.
 
     def logit(self, i: int) -> Moments:
         """Moments of l_i of every row, (rows,), given what was observed."""
-        out = propagate.linear(_dropped(self._pre, self._options), self._w_out[i : i + 1])
-        return propagate.add_independent(out[:, 0], self._visible[:, i])
+        if self._logits is None:
+            out = propagate.linear(_dropped(self._pre, self._options), self._w_out)
+            self._logits = propagate.add_independent(out, self._visible)
+        return self._logits[:, i]
 
     def observe(self, i: int, value: Tensor) -> None:
         """Take note of feature i of every row, (rows,) of zeros and ones."""
+        if not value.any():
+            return
         step = propagate.dropout(Moments.certain(value[:, None]), self._options.drop_input)
         added = propagate.linear(step, self._w_in[:, i : i + 1])
-        self._pre = propagate.add_independent(self._pre, added)
+        self._pre, self._logits = propagate.add_independent(self._pre, added), None
 
 
 @dataclass(frozen=True)
