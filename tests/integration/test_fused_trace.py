@@ -68,7 +68,7 @@ def test_agrees_with_masks_where_the_diagonal_does_not(layer):
     with torch.no_grad():
         model.out.weight[:] = model.out.weight[:, :1]  # sums over all units
     x = torch.randn(12, 1, 3)
-    var, y = traced(model, x)
+    var, _ = traced(model, x)
     sampler = Forecaster(layer, method="mask")
     sampler.out.method = "mask"
     sampler.load_state_dict(model.state_dict())
