@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
 HEADERS = sorted(FOLDER.glob("*.h"))
-# Not -ffast-math: linked into a library it would change the rounding of the whole process. Not -O3: the loops ask
-# for many lanes at once by themselves, and it takes twice as long to compile.
+# Not -ffast-math: linked into a library it would change the rounding of the whole process. Not -O3: the loops
+# ask for many lanes at once by themselves, and it takes twice as long to compile.
 FLAGS = (
     "-O2",
     "-fopenmp-simd",
