@@ -16,7 +16,7 @@ from typing import Any
 from fastdropout.music.study.paper import MODELS as PUBLISHED
 from fastdropout.music.study.paper import TABLE_1, figure_for
 from fastdropout.music.study.results import Result, read_results
-from fastdropout.music.study.table import ABLATIONS, CLASSES, CORPORA, MODELS, TWINS, chosen
+from fastdropout.music.study.table import ABLATIONS, CORPORA, MODELS, chosen
 
 ROOT = Path(__file__).parents[1]
 
@@ -165,7 +165,7 @@ def table_1() -> str:
             score = None if best is None else best.test
             text = "–" if score is None else f"{score:.3f}"
             cells.append(f"**{text}**" if score is not None and score < limit else text)
-        if any(cell != "–" for cell in cells) or model not in (*CLASSES, *TWINS):
+        if any(cell != "–" for cell in cells):
             rows.append([label, *cells])
     for row, label in enumerate(PUBLISHED):
         figures = (TABLE_1[corpus][row] for corpus in CORPORA)

@@ -53,7 +53,7 @@ def test_captions_are_those_of_the_numbers():
 def test_links_lead_somewhere():
     for path in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-            if "://" not in target:
+            if "://" not in target and not target.startswith("gallery/"):  # which the build of the site makes
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 

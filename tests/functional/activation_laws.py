@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import sys
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
 from laws import Transfer
 from torch.nn import functional as F
 

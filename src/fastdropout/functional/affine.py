@@ -10,6 +10,7 @@ from fastdropout.functional import propagate
 from fastdropout.moments import Moments
 
 Method = Literal["moments", "gaussian", "mask"]
+Effective = Literal["moments", "gaussian", "mask", "mean"]
 METHODS: tuple[str, ...] = get_args(Method)
 
 
@@ -19,9 +20,15 @@ def check_method(method: str) -> None:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
 
 
-def effective_method(method: Method, training: bool) -> Method:
-    """What `method` means now: the paper's sampling variant draws in training only."""
-    return "moments" if method == "gaussian" and not training else method
+def effective_method(method: Method, training: bool) -> Effective:
+    """What `method` means in training and in evaluation, where nothing is drawn.
+
+    In evaluation `"gaussian"` is `"moments"`, and `"mask"` is `"mean"`: the ordinary pass with (1 - drop)
+    times the units.
+    """
+    if training or method == "moments":
+        return method
+    return "moments" if method == "gaussian" else "mean"
 
 
 def affine(

@@ -51,6 +51,7 @@ def categorical(x: Moments, count: Tensor | None = None, *, nodes: int = 1001) -
     >>> log_p.exp(), round(lse.item(), 6)  # E[softplus(a)] of a Gaussian of variance 2
     (tensor([0.5000, 0.5000], dtype=torch.float64), 0.902662)
     """
+    x = as_moments(x)
     count = torch.ones_like(x.mean) if count is None else count.to(x.dtype)
     low = (x.mean - 8 * x.std).max() - 4
     high = (x.mean + 8 * x.std).max() + math.log(count.sum()) + 18

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fastdropout.functional.affine import METHODS, Method, affine
+from fastdropout.functional.affine import METHODS, Effective, Method, affine, effective_method
 from fastdropout.functional.propagate import dropout, mask
 from fastdropout.moments import Moments, as_moments
 from fastdropout.nn.checked import Choice, Drop
@@ -35,14 +35,13 @@ class Dropout(nn.Module):
     @takes_moments
     def forward(self, input: Tensor | Moments) -> Moments:
         """Moments of the masked input."""
-        x = as_moments(input)
-        if self.method == "moments" or (self.method == "gaussian" and not self.training):
-            return dropout(x, self.drop)
-        if not self.training:
+        x, method = as_moments(input), effective_method(self.method, self.training)
+        if method == "mean":
             return x * (1 - self.drop)
-        if self.method == "gaussian":
-            return Moments.certain(dropout(x, self.drop).sample())
-        return Moments.certain(mask(x.mean, self.drop))
+        if method == "mask":
+            return Moments.certain(mask(x.mean, self.drop))
+        z = dropout(x, self.drop)
+        return Moments.certain(z.sample()) if method == "gaussian" else z
 
     def extra_repr(self) -> str:
         """The rate and the method."""
@@ -87,6 +86,10 @@ class Linear(nn.Linear):
             )
         self.propagate = propagate
 
+    @property
+    def _method(self) -> Effective:
+        return effective_method(self.method, self.training)
+
     def _weights(self) -> tuple[Tensor | Moments, Tensor | Moments | None]:
         return self.weight, self.bias
 
@@ -98,7 +101,7 @@ class Linear(nn.Linear):
         weight, bias = self._weights()
         if not self.propagate:
             return affine(Moments.certain(x.mean), weight, bias, 0.0)
-        return pass_by(self.method, self.training, x, weight, bias, self.drop)
+        return linear_by_method(self._method, x, weight, bias, self.drop)
 
     def extra_repr(self) -> str:
         """The arguments."""
@@ -125,28 +128,27 @@ class NoisyLinear(Linear):
 
     def _weights(self) -> tuple[Tensor | Moments, Tensor | Moments | None]:
         weight, bias = noisy(self, "weight"), None if self.bias is None else noisy(self, "bias")
-        if self.method != "mask":
-            return weight, bias
-        if not self.training:
+        if self._method == "mean":
             return weight.mean, None if bias is None else bias.mean
-        return weight.sample(), None if bias is None else bias.sample()
+        if self._method == "mask":
+            return weight.sample(), None if bias is None else bias.sample()
+        return weight, bias
 
 
-def pass_by(
-    method: Method,
-    training: bool,
+def linear_by_method(
+    method: Effective,
     x: Moments,
     weight: Tensor | Moments,
     bias: Tensor | Moments | None,
     drop: float,
 ) -> Moments:
-    """A linear pass by `method`, which draws only in training."""
-    if method == "mask":
-        if training:
-            return affine(x, weight, bias, drop, "mask")
+    """A linear pass by the method that applies in training or in evaluation."""
+    if method == "mean":
         return affine(Moments.certain(x.mean * (1 - drop)), weight, bias, 0.0)
+    if method == "mask":
+        return affine(x, weight, bias, drop, "mask")
     y = affine(x, weight, bias, drop)
-    return Moments.certain(y.sample()) if method == "gaussian" and training else y
+    return Moments.certain(y.sample()) if method == "gaussian" else y
 
 
 def check_fits(x: Moments, weight: Tensor, features: int) -> None:

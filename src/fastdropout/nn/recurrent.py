@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from fastdropout.functional.affine import METHODS, Method, effective_method
+from fastdropout.functional.affine import METHODS, Effective, Method, effective_method
 from fastdropout.functional.propagate import check_drop
 from fastdropout.functional.transfer import RULES, Rule
 from fastdropout.moments import Moments, as_moments, unchecked_moments
@@ -254,13 +254,15 @@ class RecurrentBase(nn.RNNBase):
 
     def options(self, sizes: Sequence[int], drop_input: float, *, reverse: bool = False) -> Options:
         """What the engine is told for one layer and direction."""
+        method = self._method
+        assert method != "mean"  # the ordinary pass is torch's own
         return Options(
             tuple(sizes),
             drop_input,
             self.drop_hidden,
             self.noise_hidden,
             self.rule,
-            self._method,
+            method,
             reverse,
             self.recompute,
         )
@@ -281,7 +283,7 @@ class RecurrentBase(nn.RNNBase):
         return (fused.traced_layer if traced else run)(self.cell, x, state, weights, options)
 
     @property
-    def _method(self) -> Method:
+    def _method(self) -> Effective:
         return effective_method(self.method, self.training)
 
     @property
@@ -303,7 +305,7 @@ class RecurrentBase(nn.RNNBase):
 
     def _is_plain(self, x: Moments, parts: Sequence[Moments]) -> bool:
         """Whether no variance arises, so that the pass is that of `torch.nn`."""
-        if self.method == "mask" and not self.training:
+        if self._method == "mean":
             return True
         if self.rule == "paper" and self._cell_name != "relu" and self._method == "moments":
             return False  # this rule finds a variance in certain units
