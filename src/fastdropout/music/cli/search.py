@@ -58,7 +58,8 @@ def search(
     trials
         how many [32]; with --resume, to how many the search is extended
     space
-        paper (exactly its table of hyper parameters) or wide (ours) [paper]
+        paper (exactly its table of hyper parameters), wide (ours) or structured (deep networks, gates, NADE,
+        a memory of the piece; fix output or memory to stay within a class) [paper]
     sampler
         random or tpe, which looks at the trials before [random]
     prune

@@ -28,7 +28,7 @@ class Settings(BaseModel):
     """Version of the layout of a search folder."""
     corpus: str = Field("bach", min_length=1)
     trials: int = Field(32, ge=1, le=100_000)
-    space: Literal["paper", "wide"] = "paper"
+    space: Literal["paper", "wide", "structured"] = "paper"
     sampler: Literal["random", "tpe"] = "random"
     seed: int = Field(0, ge=0, le=2**63 - 1)
     prune: bool = False

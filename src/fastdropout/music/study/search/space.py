@@ -98,7 +98,37 @@ WIDE = Space(
 )
 """Ours, around the paper's and what it does not name."""
 
-SPACES = {"paper": PAPER, "wide": WIDE}
+_DEEP, _MEMORY, _NADE = ("layers", 2), ("memory", True), ("output", "nade")
+
+STRUCTURED = Space(
+    "nade-memory",
+    {
+        "hidden": _any(100, 200, 300, 400, 600),
+        "cell": _any("tanh", "gru"),
+        "layers": _any(1, 2),
+        "batch": _any(8, 16, 32, 64),
+        "transpose": _any(0, 5),
+        "skip": _any(True, False),
+        "memory": _any(True, False),
+        "output": _any("nade", "notes"),
+        "nade_hidden": Row(CategoricalDistribution((50, 100, 200, 300)), _NADE, None),
+        "drop_input": _between(0.0, 0.5),
+        "drop_memory": Row(FloatDistribution(0.0, 0.6), _MEMORY, 0.0),
+        "drop_hidden": _between(0.0, 0.95),
+        "drop_between": Row(FloatDistribution(0.0, 0.7), _DEEP, 0.0),
+        "drop_output": _between(0.0, 0.8),
+        "drop_nade_input": Row(FloatDistribution(0.0, 0.6), _NADE, 0.0),
+        "drop_nade_hidden": Row(FloatDistribution(0.0, 0.8), _NADE, 0.0),
+        "rule": _any("fast", "paper"),
+        "lr": _log(1e-4, 1e-2),
+        "momentum": _any(0.9, 0.95, 0.98, 0.99),
+        "alpha": _any(0.8, 0.9, 0.99),
+        "init_var_input": _log(1e-4, 1e-1),
+    },
+)
+"""Networks of other classes than the paper's; fix `output` or `memory` to stay within one."""
+
+SPACES = {"paper": PAPER, "wide": WIDE, "structured": STRUCTURED}
 
 
 def choose(space: Space, pick: Pick, fixed: Mapping[str, Any]) -> dict[str, Any]:
