@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("products", "torch.nn.RNN", "fused", "torch.nn.LSTM", "naive")
+MARKS = "sodv^"
 
 
 def draw(path: Path) -> Path:
@@ -19,11 +20,12 @@ def draw(path: Path) -> Path:
     figures: dict[str, Any] = json.loads(path.read_text())["figures"]
     fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     rows = figures["speed"]
-    width = 0.16
+    # Points, not bars: on a logarithmic axis the length of a bar means nothing.
     for i, name in enumerate(NAMES):
         values = [row["milliseconds"].get(name, float("nan")) for row in rows]
-        left.bar([k + (i - 2) * width for k in range(len(rows))], values, width, label=name)
+        left.plot(range(len(rows)), values, MARKS[i], ms=6, label=name)
     left.set_yscale("log")
+    left.grid(alpha=0.3, axis="y")
     left.set_xticks(range(len(rows)), [f"{row['batch']}\n{row['units']}" for row in rows], fontsize=8)
     left.set_xlabel("batch (above) and units (below)")
     left.set_ylabel("milliseconds, forward + backward")
