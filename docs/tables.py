@@ -86,6 +86,16 @@ def speed_short() -> str:
     return table(["time", "ratio"], [[name, _number(value)] for name, value in rows])
 
 
+def gated() -> str:
+    """Ratios of LSTM, GRU, two layers and weight noise."""
+    rows = [
+        [str(row["batch"]), str(row["units"]), name, _number(value)]
+        for row in figures("gated")["speed"]
+        for name, value in row["ratios"].items()
+    ]
+    return table(["batch", "units", "ratio", "value"], rows)
+
+
 def cells_trained() -> str:
     """Predicted over true standard deviation of trained recurrent layers, both variances."""
     rows = [
@@ -268,6 +278,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rules recurrence": rules_recurrence,
     "speed": speed,
     "speed short": speed_short,
+    "gated": gated,
     "cells trained": cells_trained,
     "cells random": cells_random,
     "growth": growth,
