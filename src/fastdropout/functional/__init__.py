@@ -6,6 +6,8 @@ Plain tensors are accepted for `Moments`, as certain values: of zero variance.
 from fastdropout.functional import losses, quadrature
 from fastdropout.functional.categorical import expected_logsumexp, log_expected_softmax
 from fastdropout.functional.elementwise import Kink, elementwise
+from fastdropout.functional.extremes import adaptive_max_pool, amax, amin, max_pool, maximum, minimum
+from fastdropout.functional.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from fastdropout.functional.piecewise import (
     abs,
     clamp,
@@ -62,7 +64,11 @@ __all__ = [
     "Kink",
     "Rule",
     "abs",
+    "adaptive_max_pool",
     "add_independent",
+    "amax",
+    "amin",
+    "batch_norm",
     "celu",
     "clamp",
     "dropout",
@@ -75,11 +81,14 @@ __all__ = [
     "expected_softplus",
     "gelu",
     "glu",
+    "group_norm",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
     "identity",
+    "instance_norm",
+    "layer_norm",
     "leaky_relu",
     "linear",
     "log_expected_softmax",
@@ -87,6 +96,9 @@ __all__ = [
     "log_softmax",
     "losses",
     "mask",
+    "max_pool",
+    "maximum",
+    "minimum",
     "mish",
     "mix_independent",
     "multiply_independent",
@@ -96,6 +108,7 @@ __all__ = [
     "quadrature",
     "relu",
     "relu6",
+    "rms_norm",
     "selu",
     "sigmoid",
     "silu",
