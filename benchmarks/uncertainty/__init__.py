@@ -1,0 +1,1 @@
+"""Uncertainty on real data, against what people use: `python -m benchmarks.uncertainty`."""
