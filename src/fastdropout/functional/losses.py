@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fastdropout.functional.categorical import expected_logsumexp, log_expected_softmax
+from fastdropout.functional.piecewise import abs as absolute
+from fastdropout.functional.piecewise import piecewise
+from fastdropout.functional.propagate import add_independent
 from fastdropout.functional.transfer import expected_logit, softplus_gap
 from fastdropout.moments import Moments, as_moments
 
@@ -124,6 +128,135 @@ def cross_entropy(
         hit = torch.zeros_like(x.mean).scatter(-1, index[..., None], share[..., None])
         loss = _soft_nll(x, q * kept[..., None] + (1 - label_smoothing) * hit, expected)
     return _reduce(torch.where(kept, loss, 0), reduction, share.sum())
+
+
+def nll_loss(
+    log_p: Moments | Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """E of torch's `nll_loss` of random log-probabilities: it is linear in them, so that of their mean."""
+    mean = as_moments(log_p).mean
+    return F.nll_loss(mean, target, weight, ignore_index=ignore_index, reduction=reduction)
+
+
+def binary_cross_entropy_with_logits(
+    logits: Moments | Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+    *,
+    expected: bool = False,
+) -> Tensor:
+    """`bernoulli_nll`, or `expected_bernoulli_nll`, with torch's weights and reductions."""
+    logits = as_moments(logits)
+    _check_reduction(reduction)
+    if not expected or logits.is_certain:
+        return F.binary_cross_entropy_with_logits(
+            expected_logit(logits), target, weight, reduction=reduction, pos_weight=pos_weight
+        )
+    loss = F.binary_cross_entropy_with_logits(logits.mean, target, pos_weight=pos_weight, reduction="none")
+    # The loss is linear in the logit but for softplus, which has this factor.
+    factor = 1.0 if pos_weight is None else 1 + (pos_weight - 1) * target
+    loss = loss + factor * softplus_gap(logits)
+    return _reduce(loss if weight is None else loss * weight, reduction, loss.numel())
+
+
+def mse_loss(
+    y: Moments | Tensor, target: Moments | Tensor, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
+    """E[(y - target)^2] = (E[y] - E[target])^2 + V[y] + V[target], y and target independent."""
+    return _weighted(_gap(y, target), lambda d: d.mean**2 + d.var, reduction, weight)
+
+
+def l1_loss(
+    y: Moments | Tensor, target: Moments | Tensor, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
+    """E[|y - target|], exact: the mean of a folded normal distribution."""
+    return _weighted(_gap(y, target), lambda d: absolute(d).mean, reduction, weight)
+
+
+def huber_loss(
+    y: Moments | Tensor,
+    target: Moments | Tensor,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """E[h(y - target)], exact: h(d) = d^2 / 2 within `delta`, delta (|d| - delta / 2) outside (Huber)."""
+    if not delta > 0:
+        raise ValueError(f"delta must be positive, got {delta}")
+
+    def plain(d: Tensor) -> Tensor:
+        return F.huber_loss(d, torch.zeros_like(d), reduction="none", delta=delta)
+
+    outside = -0.5 * delta**2
+    pieces = ((outside, -delta, 0.0), (0.0, 0.0, 0.5), (outside, delta, 0.0))
+    return _weighted(
+        _gap(y, target), lambda d: piecewise(d, plain, (-delta, delta), pieces).mean, reduction, weight
+    )
+
+
+def smooth_l1_loss(
+    y: Moments | Tensor,
+    target: Moments | Tensor,
+    reduction: str = "mean",
+    beta: float = 1.0,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """E of the Huber loss of `beta` over `beta`; of `l1_loss` where beta is zero."""
+    if beta == 0:
+        return l1_loss(y, target, reduction, weight)
+    return huber_loss(y, target, reduction, beta, weight) / beta
+
+
+def gaussian_nll_loss(
+    y: Moments | Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """E of `torch.nn.functional.gaussian_nll_loss` of a random prediction, for a given variance of the noise.
+
+        (log var + ((E[y] - target)^2 + V[y]) / var) / 2
+
+    `gaussian_nll`, in contrast, takes V[y] itself for the variance of the target.
+    """
+    y = as_moments(y)
+    _check_reduction(reduction)
+    certain = F.gaussian_nll_loss(y.mean, target, var, full=full, eps=eps, reduction="none")
+    if not y.is_certain:
+        spread = var if isinstance(var, Tensor) else y.mean.new_full((), var)
+        spread = spread.unsqueeze(-1) if spread.ndim and spread.shape == y.shape[:-1] else spread
+        # A variance below eps counts as eps; the gradient passes, as in torch.
+        spread = spread + (eps - spread).clamp(min=0).detach()
+        certain = certain + 0.5 * y.var / spread
+    return _reduce(certain, reduction, certain.numel())
+
+
+def _gap(y: Moments | Tensor, target: Moments | Tensor) -> Moments:
+    y, target = as_moments(y), as_moments(target)
+    if y.shape != target.shape:
+        raise ValueError(
+            f"target must have the shape of the moments, {tuple(y.shape)}, got {tuple(target.shape)}"
+        )
+    return add_independent(y, -target)
+
+
+def _weighted(
+    gap: Moments, loss: Callable[[Moments], Tensor], reduction: str, weight: Tensor | None
+) -> Tensor:
+    """Reduced as torch does: the mean over weights, where there are any."""
+    _check_reduction(reduction)
+    value = loss(gap)
+    if weight is None:
+        return _reduce(value, reduction, value.numel())
+    return _reduce(value * weight, reduction, weight.expand_as(value).sum())
 
 
 def _soft_nll(x: Moments, q: Tensor, expected: bool) -> Tensor:

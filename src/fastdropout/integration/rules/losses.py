@@ -7,14 +7,12 @@ which is what sampled masks average to.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from fastdropout.functional import expected_logit, losses
-from fastdropout.integration.nodes import transform
 from fastdropout.integration.registry import rule
 from fastdropout.moments import Moments
 
@@ -26,15 +24,6 @@ def _reduction(reduction: str, size_average: Any = None, reduce: Any = None) -> 
     if reduce is False:
         return "none"
     return "mean" if size_average in (None, True) else "sum"
-
-
-def _reduced(loss: Tensor, reduction: str, weight: Tensor | None = None) -> Tensor:
-    """As torch does: the mean is weighted."""
-    if weight is not None:
-        total = weight.expand_as(loss).sum()
-        loss = loss * weight
-        return loss.sum() / total if reduction == "mean" else _reduced(loss, reduction)
-    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
 
 @rule(F.cross_entropy, kind="loss", precise=True)
@@ -86,11 +75,7 @@ def mse_loss(
     weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """E[(y - target)^2] = (E[y] - target)^2 + V[y]; the variance of a random target is added too."""
-    a, b = (x.mean if isinstance(x, Moments) else x for x in (input, target))
-    loss = F.mse_loss(a, b, reduction="none")
-    for x in (input, target):
-        loss = loss + x.var if isinstance(x, Moments) else loss
-    return _reduced(loss, _reduction(reduction, size_average, reduce), weight)
+    return losses.mse_loss(input, target, _reduction(reduction, size_average, reduce), weight)
 
 
 @rule(F.gaussian_nll_loss, kind="loss", precise=True)
@@ -100,22 +85,30 @@ def gaussian_nll_loss(
     """The expected loss for a given variance of the observation: V[y] counts as a squared error."""
     if isinstance(var, Moments):
         raise TypeError("gaussian_nll_loss takes a plain variance: give var.mean")
-    certain = F.gaussian_nll_loss(input.mean, target, var, full=full, eps=eps, reduction="none")
-    spread = var if isinstance(var, Tensor) else input.mean.new_full((), var)
-    spread = spread.unsqueeze(-1) if 0 < spread.ndim < input.ndim else spread
-    return _reduced(certain + 0.5 * input.var / spread.detach().clamp(min=eps), reduction)
+    return losses.gaussian_nll_loss(input, target, var, full, eps, reduction)
 
 
-def _expected(f: Callable[[Tensor], Tensor], input: Moments) -> Tensor:
-    """E[f(y)] by quadrature."""
-    return transform(f, input).mean
-
-
-@rule(F.l1_loss, F.smooth_l1_loss, F.huber_loss, kind="loss", generic=True, precise=True, how="quadrature")
-def robust_loss(
-    func: Any, input: Moments, target: Tensor, size_average: Any = None, reduce: Any = None,
-    reduction: str = "mean", weight: Tensor | None = None, **options: Any,
+@rule(F.l1_loss, kind="loss", precise=True)
+def l1_loss(
+    input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+    weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """E[|y - target|] and its smooth kin, by quadrature."""
-    loss = _expected(lambda a: func(a, target, reduction="none", **options), input)
-    return _reduced(loss, _reduction(reduction, size_average, reduce), weight)
+    """E[|y - target|]."""
+    return losses.l1_loss(input, target, _reduction(reduction, size_average, reduce), weight)
+
+
+@rule(F.smooth_l1_loss, kind="loss", precise=True)
+def smooth_l1_loss(
+    input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+    beta: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """E of the smooth kin of |y - target|."""
+    return losses.smooth_l1_loss(input, target, _reduction(reduction, size_average, reduce), beta)
+
+
+@rule(F.huber_loss, kind="loss", precise=True)
+def huber_loss(
+    input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+) -> Tensor:
+    """E of the Huber loss."""
+    return losses.huber_loss(input, target, reduction, delta, weight)
