@@ -16,7 +16,7 @@ from typing import Any
 from fastdropout.music.study.paper import MODELS as PUBLISHED
 from fastdropout.music.study.paper import TABLE_1, figure_for
 from fastdropout.music.study.results import Result, read_results
-from fastdropout.music.study.table import ABLATIONS, CORPORA, MODELS, chosen
+from fastdropout.music.study.table import ABLATIONS, CLASSES, CORPORA, MODELS, TWINS, chosen
 
 ROOT = Path(__file__).parents[1]
 
