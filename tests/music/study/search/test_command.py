@@ -111,7 +111,7 @@ def test_ctrl_c_saves_and_resume_goes_on(midis, tmp_path):
 
 
 def test_faults_are_one_line_and_leave_nothing_behind(midis, tmp_path, done, fails):
-    assert "space must be 'paper' or 'wide', got 'huge'" in fails(midis, "--space", "huge")
+    assert "space must be 'paper', 'wide' or 'structured', got 'huge'" in fails(midis, "--space", "huge")
     assert "sampler must be 'random' or 'tpe'" in fails(midis, "--sampler", "grid")
     assert "executor must be one of" in fails(midis, *TINY, "--executor", "slurm")
     assert "nu must be below hidden" in fails(midis, "--hidden", "12")

@@ -205,7 +205,7 @@ def test_a_study_that_is_no_database(folder, what, fails):
         ('{"trials": 1e3}', "trials must be"),
         ('{"options": []}', "options must be a JSON object"),
         ('{"options": {"hiden": 3}, "corpus": "bach"}', "was begun with other options, corpus"),
-        ('{"space": "huge"}', "space must be 'paper' or 'wide', got 'huge'"),
+        ('{"space": "huge"}', "space must be 'paper', 'wide' or 'structured', got 'huge'"),
         ('{"format": 2}', "format must be 1, got 2"),
         ('{"study": ""}', "study"),
         ('{"x": 1}', "x"),
