@@ -57,6 +57,17 @@ def test_compared_models_have_the_size_and_budget_of_best(model, corpus):
 
 
 @pytest.mark.parametrize("corpus", ALL)
+def test_the_average_of_plain_networks_is_the_twin_of_best(corpus):
+    best = dict(make_config({"preset": "best", "corpus": corpus}))
+    for options in table.candidates("plain-average", corpus):
+        config = dict(make_config({**options, "corpus": corpus}))
+        changed = {name for name in config if config[name] != best[name]}
+        assert changed <= {*table.NO_REGULARISER, "lr", "momentum", "epochs"}
+        assert {name: config[name] for name in table.NO_REGULARISER} == table.NO_REGULARISER
+        assert config["members"] == best["members"] > 1
+
+
+@pytest.mark.parametrize("corpus", ALL)
 @pytest.mark.parametrize("name", table.CLASSES)
 def test_twins_differ_from_their_model_in_the_noise_and_the_steps(name, corpus):
     (options,) = table.candidates(name, corpus)

@@ -69,7 +69,7 @@ _COMPARED: dict[str, tuple[dict[str, Any], ...]] = {
 """
 
 _PLAIN_TWIN = (_STEADY, _SHORT, _GENTLE)
-# Masks shake a recurrence that the same noise, integrated out, does not: also tried at half the rates.
+# Sampled masks may want lower rates than integrated noise: also tried at half of them.
 _MASK_TWIN = ({"rates": 1.0}, {"rates": 0.5}, {"rates": 0.5, **_STEADY})
 
 CLASSES = {
@@ -93,6 +93,7 @@ MODELS = {
     "paper": "FD-RNN, the paper's settings",
     "single": "FD-RNN",
     "best": "average of two FD-RNNs",
+    "plain-average": "average of two plain RNNs",
     "output-dropout": "dropout masks, hidden to output",
     "weight-noise": "adaptive weight noise",
     "weight-decay": "weight decay",
@@ -169,10 +170,10 @@ def candidates(
 ) -> list[dict[str, Any]]:
     """The settings of a model that valid chooses from, as options for `make_config`; one if `quick`.
 
-    `paper`, `best` and those of `CLASSES` are what their presets say, and `single` is one of the members of
-    `best`. The others take size, batch, epochs, schedule, averaging and initial weights from `single`, or the
-    `TWINS` from the model that they are twins of, so that only the regulariser and the steps differ, and in
-    some settings the epochs. `budget` multiplies the epochs.
+    `paper`, `best` and those of `CLASSES` are what their presets say, `single` is one member of `best`,
+    and `plain-average` is `best` without noise. The others take size, batch, epochs, schedule, averaging and
+    initial weights from `single`, or the `TWINS` from the model that they are twins of, so that only the
+    regulariser and the steps differ, and in some settings the epochs. `budget` multiplies the epochs.
 
     >>> [options["drop_output"] for options in candidates("output-dropout", "jsb-chorales")]
     [0.5, 0.2, 0.5]
@@ -186,10 +187,13 @@ def candidates(
         found = _twins(model, corpus)[: 1 if quick else settings]
     elif model == "single":
         found = [{"preset": "best", **one}] if one else []
+    elif model == "plain-average":
+        # The twin of `best`; without members to average it is `plain`.
+        some = _COMPARED["plain"][: 1 if quick else settings]
+        found = [{"preset": "best", **_without_noise(best), **options} for options in some] if one else []
     elif model in _COMPARED:
-        plain = {name: value for name, value in NO_REGULARISER.items() if best[name] != value}
         some = _COMPARED[model][: 1 if quick else settings]
-        found = [{"preset": "best", **one, **plain, **options} for options in some]
+        found = [{"preset": "best", **one, **_without_noise(best), **options} for options in some]
     elif model in ABLATIONS:
         changed = {name: value for name, value in ABLATIONS[model].items() if best[name] != value}
         found = [{"preset": "best", **({} if "members" in changed else one), **changed}] if changed else []
@@ -198,13 +202,17 @@ def candidates(
     return [_scaled(options, corpus, budget, quick) for options in found]
 
 
+def _without_noise(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that turn a configuration into that of a plain network."""
+    return {name: value for name, value in NO_REGULARISER.items() if config[name] != value}
+
+
 def _twins(model: str, corpus: str) -> list[dict[str, Any]]:
     """The settings of a model of `CLASSES` without noise, or with the same noise drawn."""
     preset, kind = model.rsplit("-", 1)
     own = dict(make_config({"preset": preset, "corpus": corpus}))
     if kind == "plain":
-        plain = {name: value for name, value in NO_REGULARISER.items() if own[name] != value}
-        return [{"preset": preset, **plain, **steps} for steps in _PLAIN_TWIN]
+        return [{"preset": preset, **_without_noise(own), **steps} for steps in _PLAIN_TWIN]
     found = []
     for steps in _MASK_TWIN:
         drops = {name: value for name, value in own.items() if name.startswith("drop_") and value}
