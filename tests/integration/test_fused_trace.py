@@ -83,3 +83,16 @@ def test_the_noise_of_units_and_weights_takes_the_reference():
         model = Forecaster("RNN", **options)
         var, _ = traced(model, torch.randn(4, 1, 3))
         assert (var > 0).all()
+
+
+def test_a_memory_limit_changes_nothing_where_passes_cannot_be_batched():
+    """vmap does not know the fused loop, so that the passes are made one after the other."""
+    torch.manual_seed(0)
+    model, x = Forecaster("LSTM").double(), torch.randn(6, 2, 3).double()
+    with fd.integrate() as noise:
+        y = model(x)
+    some = {"batch_dim": None, "memory": 2 * 8 * sum(s.place.numel() for s in noise.sources)}
+    torch.testing.assert_close(noise.var(y, **some), noise.var(y, batch_dim=None))
+    few, whole = noise.origins(y, **some), noise.origins(y, batch_dim=None)
+    for name, found in whole.items():
+        torch.testing.assert_close(few[name], found)

@@ -111,12 +111,11 @@ class Outputs:
     def variances(self, create_graph: bool = False) -> Iterator[tuple[Source, Tensor]]:
         """The variance by each source, shape (examples, outputs)."""
         parts: list[list[Tensor]] = [[] for _ in self.live]
-        targets = self._targets()
-        for start in range(0, len(targets), self._chunk):
+        for targets in self._targets().split(self._chunk):
             if self._only is not None and self.owners is not None and not create_graph:
                 grads = self._only
             else:
-                grads = self._gradients(targets[start : start + self._chunk], create_graph)
+                grads = self._gradients(targets, create_graph)
             for i, (source, grad) in enumerate(zip(self.live, grads, strict=True)):
                 power = source.power(grad)
                 if self.owners is None:
@@ -130,9 +129,8 @@ class Outputs:
     def elements(self) -> Iterator[tuple[Source, Tensor]]:
         """The variance by each element of each source, summed over all outputs, shape of the source."""
         totals: list[Tensor | float] = [0.0 for _ in self.live]
-        targets = self._targets()
-        for start in range(0, len(targets), self._chunk):
-            grads = self._gradients(targets[start : start + self._chunk], False)
+        for targets in self._targets().split(self._chunk):
+            grads = self._gradients(targets, False)
             for i, (source, grad) in enumerate(zip(self.live, grads, strict=True)):
                 totals[i] = totals[i] + source.power(grad).sum(0)
         yield from zip(self.live, totals, strict=True)
