@@ -39,8 +39,12 @@ def machine() -> dict[str, Any]:
 
 def save(name: str, config: dict[str, Any], figures: Any) -> Path:
     """Write `results/{name}.json`: the command, its configuration, the machine, the figures."""
-    path = RESULTS / f"{name}.json"
     command = f"python -m {Path(sys.argv[0]).parent.name}.{Path(sys.argv[0]).stem}".removesuffix(".__main__")
+    return write(RESULTS / f"{name}.json", command, config, figures)
+
+
+def write(path: Path, command: str, config: dict[str, Any], figures: Any) -> Path:
+    """Write a file of figures, replacing it whole."""
     content = {"command": command, "config": config, "machine": machine(), "figures": figures}
     write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())
     return path
