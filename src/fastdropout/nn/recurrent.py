@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +19,7 @@ from fastdropout.moments import Moments, as_moments, unchecked_moments
 from fastdropout.nn.checked import Choice, Drop, Variance
 from fastdropout.nn.noise import add_weight_noise, noisy
 from fastdropout.nn.packed import PackedMoments
-from fastdropout.recurrent import fused, kernel, reference, sampled
+from fastdropout.recurrent import fused, kernel, operator, reference, sampled
 from fastdropout.recurrent.cells import CELLS, Cell, State
 from fastdropout.recurrent.options import Options, Weights
 from fastdropout.serving import serving, takes_moments
@@ -197,7 +198,9 @@ class RecurrentBase(nn.RNNBase):
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         parts, rows = self._initial(x, hx, batch), x.flatten(0, 1)
         self._check(rows, parts, batch)
-        output, last = self._run(rows, parts, [batch] * steps)
+        # While a graph is compiled, the number of steps stays open: one size stands for all of them.
+        open_ended = torch.compiler.is_compiling() and batch > 0
+        output, last = self._run(rows, parts, [batch] if open_ended else [batch] * steps)
         output = output.reshape(steps, batch, output.shape[-1])
         if not batched:
             return output.squeeze(1), self._state([part.squeeze(1) for part in last])
@@ -270,6 +273,8 @@ class RecurrentBase(nn.RNNBase):
     def _run_layer(
         self, x: Moments, state: State, weights: Weights, options: Options
     ) -> tuple[Moments, State]:
+        if torch.compiler.is_compiling():
+            return self._run_compiled(x, state, weights, options)
         sources = serving.sources
         traced = sources is not None and sources.sees_steps()
         serves = self._is_fused and fused.supports(x, state, weights)
@@ -281,6 +286,17 @@ class RecurrentBase(nn.RNNBase):
         self._log("fused")
         run = fused.fused_layer if options.method == "moments" else sampled.sampled_layer
         return (fused.traced_layer if traced else run)(self.cell, x, state, weights, options)
+
+    def _run_compiled(
+        self, x: Moments, state: State, weights: Weights, options: Options
+    ) -> tuple[Moments, State]:
+        """As one operator in a graph that is being compiled, or unrolled, where it does not serve."""
+        traced = serving.sources is not None and serving.sources.sees_steps()
+        if self._is_fused and not traced and operator.supports(x, state, weights, options):
+            return operator.operator_layer(self.cell, x, state, weights, options)
+        if len(options.sizes) == 1:
+            options = replace(options, sizes=options.sizes * (x.shape[0] // options.sizes[0]))
+        return reference.layer(self.cell, x, state, weights, options)
 
     @property
     def _method(self) -> Effective:
@@ -328,8 +344,8 @@ class RecurrentBase(nn.RNNBase):
         given = given if self.cell.carries == "cell" else given[0]
         run = getattr(torch._VF, self.mode.lower())
         options = (self.bias, self.num_layers, 0.0, self.training, self.bidirectional)
-        if min(sizes) == max(sizes):
-            steps = x.view(len(sizes), sizes[0], x.shape[-1])
+        if sizes[0] == sizes[-1]:  # they never grow
+            steps = x.view(-1 if len(sizes) == 1 else len(sizes), sizes[0], x.shape[-1])
             output, *last = run(steps, given, weights, *options, False)
             return output.flatten(0, 1), last
         output, *last = run(x, torch.tensor(sizes), given, weights, *options)

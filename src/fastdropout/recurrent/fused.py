@@ -92,12 +92,17 @@ def fused_layer(
     place: Tensor | None = None,
 ) -> tuple[Moments, State]:
     """`reference.layer` under `method="moments"`; returns the outputs and the last state."""
-    means, variances = zip(*map(_pair, (weights.w_ih, weights.w_hh, weights.bias)), strict=True)
-    inputs = Inputs(*_pair(x), *_pair(state.h), *_pair(state.c), *means, *variances, place)  # type: ignore[arg-type,call-arg]
+    inputs = inputs_of(x, state, weights, place)
     mean, var, last_mean, last_var, *cells = _Layer.apply(*inputs, cell, options)
     return unchecked_moments(mean, var), State(
         unchecked_moments(last_mean, last_var), unchecked_moments(*cells) if cells else None
     )
+
+
+def inputs_of(x: Moments, state: State, weights: Weights, place: Tensor | None = None) -> Inputs:
+    """All tensors of a layer, one by one."""
+    means, variances = zip(*map(_pair, (weights.w_ih, weights.w_hh, weights.bias)), strict=True)
+    return Inputs(*_pair(x), *_pair(state.h), *_pair(state.c), *means, *variances, place)  # type: ignore[arg-type,call-arg]
 
 
 def _pair(value: Weight | None) -> tuple[Tensor | None, Tensor | None]:
@@ -137,11 +142,19 @@ class _Layer(torch.autograd.Function):
         shapes = [mean.shape] * 2 + [inputs.h_mean.shape] * 4
         grads = (*grads, None, None)[:6]
         given = [mean.new_zeros(s) if g is None else g for g, s in zip(grads, shapes, strict=True)]
-        last, last_cells = torch.stack(given[2:4]), torch.stack(given[4:])
-        backward = Backward(walk, given[0], given[1], last, last_cells, needs)
-        for steps, cells in zip(reversed(walk.chunks), reversed(entering), strict=True):
-            backward.add(steps, Kept(*kept) if kept else walk.chunk(steps, mean, var, cells))
-        return (*backward.result(), None, None)
+        backward = Backward(walk, *given[:2], torch.stack(given[2:4]), torch.stack(given[4:]), needs)
+        found = gather(backward, mean, var, entering, Kept(*kept) if kept else None)
+        return (*found, None, None)
+
+
+def gather(
+    backward: Backward, mean: Tensor, var: Tensor, entering: Sequence[Tensor], kept: Kept | None
+) -> Inputs:
+    """Walk all chunks backwards, of the outputs and what was kept or else is computed again."""
+    walk = backward.forward
+    for steps, cells in zip(reversed(walk.chunks), reversed(entering), strict=True):
+        backward.add(steps, walk.chunk(steps, mean, var, cells) if kept is None else kept)
+    return backward.result()
 
 
 def _by_autograd(
