@@ -172,7 +172,7 @@ def test_too_little_memory_inside_torch_is_no_divergence(songs, tmp_path):
 
 
 def test_a_bug_is_no_divergence(trained, monkeypatch, capfd):
-    monkeypatch.setattr(after, "_network", lambda *args: {}["bug"])
+    monkeypatch.setattr(after, "chosen_network", lambda *args: {}["bug"])
     assert cli.main(["evaluate", str(trained)]) == 2
     assert "KeyError: 'bug'" in capfd.readouterr().err
 

@@ -71,7 +71,8 @@ def test_the_page_stands_alone_and_shows_everything(run, corpus):
     assert "prefers-color-scheme: dark" in page
     assert f"{run.result.test.nll_per_step:.3f}" in page
     pictures = svgs(page)
-    assert len(pictures) == 5
+    assert len(pictures) == 6
+    assert page.count("<audio controls") == 3
     assert "The regulariser" in page
     for picture in pictures:
         ElementTree.fromstring(picture)
@@ -100,7 +101,7 @@ def test_a_plain_network_has_no_uncertainty_to_show(plain, corpus):
     page = report_html(plain, corpus=corpus)
     assert "A plain recurrent network" in page
     assert "nothing is dropped and no noise is added" in page
-    assert len(svgs(page)) == 4
+    assert len(svgs(page)) == 5
     assert "no uncertainty" in page
     assert "standard deviation" not in page
 
@@ -115,7 +116,7 @@ def test_a_run_from_before_the_regulariser_was_written_down_has_a_report(run, co
     (old / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = report_html(Run(old), corpus=corpus)
     assert "Not written down" in page
-    assert len(svgs(page)) == 4
+    assert len(svgs(page)) == 5
 
 
 def renamed(run, name, sha256):

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 
-from fastdropout.errors import DataError, RunError, visible
+from fastdropout.errors import DataError, RunError
 from fastdropout.files import write_atomic, write_output
 from fastdropout.music.data.canonical import CANONICAL
 from fastdropout.music.data.rolls import Corpus
-from fastdropout.music.study import figures
+from fastdropout.music.study import figures, listen
+from fastdropout.music.study.listen import Track, frame_seconds
+from fastdropout.music.study.page import page
 from fastdropout.music.study.paper import MODELS, SOURCE, TABLE_1, described
 from fastdropout.music.training.evaluation import Calibration, expected_frames
 from fastdropout.music.training.fitting import Record
+from fastdropout.music.training.generation import is_music
 from fastdropout.music.training.records import CalibrationTable, Scores
 from fastdropout.music.training.run import Run
 from fastdropout.music.training.state import load_corpus
 
 EXCERPT = 64
-"""Frames of the test piece that is shown."""
+"""Frames of the test piece that is shown, and of the piece that the network makes."""
+MAX_SECONDS, TEMPO = 24.0, 100.0
+"""Of each piece that is played, which makes a megabyte of the page; quarters a minute."""
 
 
 def write_report(
@@ -51,7 +53,8 @@ def report_html(run: Run, *, corpus: Corpus | None = None) -> str:
     if result.test is None:
         raise RunError(f"{run.path}: diverged before it had a network to report on; train with a lower lr")
     test = result.test
-    note, roll_svg, piece = _excerpt(run, corpus)
+    shown = _excerpt(run, corpus)
+    piece = shown.corpus
     name = run.about.corpus.name or config.corpus
     return page(
         "report.html",
@@ -72,9 +75,7 @@ def report_html(run: Run, *, corpus: Corpus | None = None) -> str:
         calibration=figures.to_svg(
             figures.calibration(_table(test.calibration), config.output == "gaussian"), "calibration"
         ),
-        roll=roll_svg,
-        roll_note=note,
-        piece=piece,
+        shown=shown,
         published=_published(name, run),
         source=SOURCE,
         hardest=_hardest(test, piece),
@@ -140,39 +141,36 @@ def comparison_html(runs: Sequence[Run | str | os.PathLike[str]]) -> str:
     )
 
 
-def page(template: str, **values: Any) -> str:
-    """A template of `study/templates`, filled."""
-    folder = resources.files("fastdropout.music.study") / "templates"
-    loader = jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8"))
-    environment = jinja2.Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        # All but pictures, which hold only what we draw.
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return environment.get_template(template).render(made=now, **values)
+@dataclass(frozen=True)
+class _Excerpt:
+    """What a report shows and plays of a test piece, as far as there is something."""
+
+    note: str
+    corpus: Corpus | None = None
+    roll: str = ""
+    made: Track | None = None
+    tracks: Sequence[Track] = ()
 
 
-def _excerpt(run: Run, corpus: Corpus | None) -> tuple[str, str, Corpus | None]:
-    """A note, the picture of what was predicted in a test piece, and the corpus, if it is still there."""
-    expected = run.about.corpus.sha256
-    try:
-        corpus = load_corpus(run.config) if corpus is None else corpus
-    except DataError as error:
-        return f"The corpus cannot be read here, so no piece is shown: {error}", "", None
-    if expected not in ("", corpus.sha256):
-        return "The corpus has changed since the training, so no piece is shown.", "", None
+def _excerpt(run: Run, corpus: Corpus | None) -> _Excerpt:
+    """The beginning of a test piece, and a piece that the network makes."""
+    config, expected = run.config, run.about.corpus.sha256
     try:
         model = run.model("best")
     except RunError as error:
-        return f"The network cannot be read, so no piece is shown: {error}", "", corpus
-    piece = corpus.test[0][: EXCERPT + 1]
+        return _Excerpt(f"The network cannot be read, so no piece is shown: {error}", corpus)
+    seconds = frame_seconds(config, TEMPO)
+    frames = min(EXCERPT, int(MAX_SECONDS / seconds))
+    made = listen.made(model, frames, seconds) if is_music(model, config.corpus) else None
+    try:
+        corpus = load_corpus(config) if corpus is None else corpus
+    except DataError as error:
+        return _Excerpt(f"The corpus cannot be read here, so no piece is shown: {error}", made=made)
+    if expected not in ("", corpus.sha256):
+        return _Excerpt("The corpus has changed since the training, so no piece is shown.", made=made)
+    piece = corpus.test[0][: (frames if made else EXCERPT) + 1]
     if len(piece) < 2:
-        return "The first test piece has one frame only, so it is not shown.", "", corpus
+        return _Excerpt("The first test piece has one frame only, so it is not shown.", corpus, made=made)
     p = expected_frames(model, piece)
     std = None if p.is_certain else p.std.numpy()
     if corpus.series:
@@ -185,7 +183,8 @@ def _excerpt(run: Run, corpus: Corpus | None) -> tuple[str, str, Corpus | None]:
     note += ", each note also from those below it in its frame." if model.output.sequential else "."
     if std is None:
         note += " Nothing is dropped in this network, so its probabilities have no uncertainty."
-    return note, figures.to_svg(figure, "roll"), corpus
+    tracks = listen.predicted(piece, p.mean.numpy(), seconds) if made else ()
+    return _Excerpt(note, corpus, figures.to_svg(figure, "roll"), made, tracks)
 
 
 def _published(name: str, run: Run) -> list[tuple[str, float]]:

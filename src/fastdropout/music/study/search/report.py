@@ -16,7 +16,8 @@ from optuna.trial import TrialState
 
 from fastdropout.errors import RunError
 from fastdropout.files import write_atomic, write_output
-from fastdropout.music.study import figures, report
+from fastdropout.music.study import figures
+from fastdropout.music.study.page import page
 from fastdropout.music.study.search.driver import Search, Trial
 from fastdropout.music.training.fitting import Record
 from fastdropout.music.training.run import Run
@@ -45,7 +46,7 @@ def search_html(search: Search) -> str:
     done = sorted((t for t in trials if t.state == "finished"), key=lambda t: (t.valid or 0.0, t.number))
     names = [name for name in search.space.rows if any(name in t.options for t in trials)]
     importance = importances(search.study)
-    return report.page(
+    return page(
         "search.html",
         title=f"{search.settings.corpus}: {len(trials)} trials",
         search=search,

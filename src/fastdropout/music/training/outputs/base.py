@@ -76,9 +76,16 @@ class Output(nn.Module):
         """What `choose` turns into a draw."""
         raise NotImplementedError
 
-    def choose(self, parameters: Moments, noise: Tensor, temperature: float) -> Tensor:
-        """Values drawn by `noise` where the parameters are known; surer ones at a temperature below 1."""
+    def choose(self, parameters: Moments, noise: Tensor, temperature: float, shift: Tensor | None) -> Tensor:
+        """Values drawn by `noise` where the parameters are known; surer ones at a temperature below 1.
+
+        `shift`, from `level`, has the shape of the parameters or a 1 for their features.
+        """
         raise NotImplementedError
+
+    def level(self, parameters: Moments, temperature: float) -> Tensor | None:
+        """What keeps the expected sum of a frame at a temperature, (*, 1); None where nothing is needed."""
+        return None
 
     def walk(self, context: Moments) -> Any:
         """The features one after the other, of a sequential layer: see `functional.nade.Walk`."""
@@ -131,13 +138,24 @@ class Prediction:
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator | None = None, temperature: float = 1.0) -> Tensor:
-        """Draw the frames, (*, features)."""
+        """Draw the frames, (*, features), with as many notes as are expected at any temperature but 0."""
         output = self.output
         shape = self.contexts[0].shape[:-1]
         noise = output.noise(*shape, output.features, generator=generator)
         if not output.sequential:
-            return output.choose(self.parameters(), noise, temperature)
+            parameters = self.parameters()
+            return output.choose(parameters, noise, temperature, output.level(parameters, temperature))
+        if temperature in (0, 1):
+            return self._walk(noise, temperature, None)
+        # How many notes are expected depends on those that were drawn: a draft stands for them.
+        draft = self._walk(output.noise(*noise.shape, generator=generator), 1.0, None)
+        return self._walk(noise, temperature, output.level(self.parameters(draft), temperature))
+
+    def _walk(self, noise: Tensor, temperature: float, shift: Tensor | None) -> Tensor:
+        """Draw the features one after the other."""
+        output, shape = self.output, noise.shape
         noise = noise.reshape(-1, output.features)
+        shift = None if shift is None else shift.reshape(-1)
         walks = [
             own.walk(context.reshape(-1, own.size))
             for own, context in zip(self.outputs, self.contexts, strict=True)
@@ -145,10 +163,10 @@ class Prediction:
         frames = torch.empty_like(noise)
         for i in range(output.features):
             parameter = average(Moments.stack([walk.logit(i) for walk in walks]))
-            frames[:, i] = output.choose(parameter, noise[:, i], temperature)
+            frames[:, i] = output.choose(parameter, noise[:, i], temperature, shift)
             for walk in walks:
                 walk.observe(i, frames[:, i])
-        return frames.reshape(*shape, output.features)
+        return frames.reshape(shape)
 
 
 def average(stacked: Moments) -> Moments:

@@ -77,7 +77,7 @@ class Gaussian(Output):
         """Standard normal."""
         return torch.randn(*shape, generator=generator)
 
-    def choose(self, parameters: Moments, noise: Tensor, temperature: float) -> Tensor:
+    def choose(self, parameters: Moments, noise: Tensor, temperature: float, shift: Tensor | None) -> Tensor:
         """Values in the units of the data; the standard deviation is multiplied by the temperature."""
         y = self.expected(parameters)
         return y.mean + temperature * y.std * noise

@@ -16,6 +16,9 @@ from fastdropout.moments import Moments
 from fastdropout.music.training.outputs.base import BINS, Loss, Output
 from fastdropout.nn import NADE as NADELayer
 
+_HALVINGS = 40
+"""Of the interval of a level: 1e-12 of it is left."""
+
 
 class IndependentNotes(Output):
     """A logit for each note: the context itself."""
@@ -49,11 +52,30 @@ class IndependentNotes(Output):
         """Uniform in [0, 1)."""
         return torch.rand(*shape, generator=generator)
 
-    def choose(self, parameters: Moments, noise: Tensor, temperature: float) -> Tensor:
+    def choose(self, parameters: Moments, noise: Tensor, temperature: float, shift: Tensor | None) -> Tensor:
         """Notes that sound; the logit of the expected probability is divided by the temperature."""
         logit = expected_logit(parameters)
-        p = torch.sigmoid(logit / temperature) if temperature else (logit > 0).to(logit.dtype)
-        return (noise < p).to(logit.dtype)
+        if not temperature:
+            return (logit > 0).to(logit.dtype)
+        scaled = logit / temperature if shift is None else logit / temperature + shift
+        return (noise < torch.sigmoid(scaled)).to(logit.dtype)
+
+    def level(self, parameters: Moments, temperature: float) -> Tensor | None:
+        """The b with sum_i sigmoid(l_i / temperature + b) = sum_i sigmoid(l_i), by bisection.
+
+        Most notes are improbable, so without it a temperature below 1 makes frames thinner, then silent.
+        """
+        if temperature in (0, 1):
+            return None
+        logit = expected_logit(parameters).double()
+        wanted = torch.sigmoid(logit).sum(-1, keepdim=True)
+        # At the b of a note, its probability is what it was: the sum's lies between the lowest and highest.
+        low, high = (logit - logit / temperature).aminmax(dim=-1, keepdim=True)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            over = torch.sigmoid(logit / temperature + middle).sum(-1, keepdim=True) > wanted
+            low, high = torch.where(over, low, middle), torch.where(over, middle, high)
+        return low.to(parameters.dtype)
 
 
 class NADE(IndependentNotes):
