@@ -1,75 +1,113 @@
-"""The picture of the README, docs/images/one-pass.png: one pass against many with drawn masks.
+"""The picture of the README, docs/images/one-pass.png: one pass of a trained network against many with masks.
 
-A tanh network of 100 units, spectral radius 1.2, with dropout on inputs and hidden units. Its weights are
-drawn from a fixed seed and not trained; three of its units over 40 steps.
+An LSTM of 64 units with dropout, trained to continue sines (`benchmarks.cells`), on a sine that doubles its
+frequency on the way, which it has not seen. Left: forecasts and their standard deviation. Right: both
+variances of all steps of 32 such sines against masks. The numbers are in `results/one-pass.npz`;
+`python -m benchmarks.picture --draw` only draws them.
 """
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
+from torch import Tensor
 
 import fastdropout as fd
-from benchmarks.rules import make_rnn
+from benchmarks.cells import Forecaster, trained
+from fastdropout.files import write_atomic
+from fastdropout.music.study.gallery import THEMES, Theme, load
 
-IMAGE = Path(__file__).parents[1] / "docs" / "images" / "one-pass.png"
-MASKS, UNITS, DROPS = 4000, (0, 1, 2), (0.1, 0.2)
+ROOT = Path(__file__).parents[1]
+IMAGE = ROOT / "docs" / "images" / "one-pass.png"
+NUMBERS = ROOT / "results" / "one-pass.npz"
+LAYER, DROP, UPDATES, MASKS, SEQUENCES, SHOWN = "LSTM", 0.1, 600, 4000, 32, 30
 
 
-@torch.no_grad()
+def waves() -> Tensor:
+    """Sines whose frequency doubles after 20 steps, (steps + 1, sequences, 1)."""
+    generator = torch.Generator().manual_seed(3)
+    slow = 0.15 + 0.15 * torch.rand(SEQUENCES, generator=generator)
+    speed = slow * torch.where(torch.arange(41)[:, None] < 20, 1.0, 2.0)
+    return torch.sin(speed.cumsum(0) + 6.3 * torch.rand(SEQUENCES, generator=generator))[..., None]
+
+
 def measure() -> dict[str, np.ndarray]:
-    once, drawn = make_rnn(1.2, 0, DROPS), make_rnn(1.2, 0, DROPS, method="mask")
-    x = torch.randn(40, 1, 20, generator=torch.Generator().manual_seed(5))
-    exact: fd.Moments = once(x)[0]
-    sample = drawn(x.expand(40, MASKS, 20))[0].mean
-    return {
-        "mean": exact.mean[:, 0].numpy(),
-        "std": exact.std[:, 0].numpy(),
-        "drawn": sample[:, :30, list(UNITS)].numpy(),
-        "drawn_std": sample.std(1).numpy(),
+    model = trained(LAYER, "sine", DROP, UPDATES)
+    masks = Forecaster(LAYER, DROP, "mask")
+    masks.load_state_dict(model.state_dict())
+    wave = waves()
+    x = wave[:-1]
+    diagonal = model(x).detach()
+    with fd.integrate() as noise:
+        y = model(x)
+    traced = noise.std(y, batch_dim=1).detach()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        drawn = [masks(x[:, [i]].expand(-1, MASKS, 1)).mean[..., 0] for i in range(SEQUENCES)]
+    sample = torch.stack(drawn, 2)  # steps, masks, sequences
+    found = {
+        "wave": wave[1:, 0, 0],
+        "mean": diagonal.mean[:, 0, 0],
+        "std": traced[:, 0, 0],
+        "drawn": sample[:, :SHOWN, 0],
+        "diagonal_std": diagonal.std[..., 0],
+        "traced_std": traced[..., 0],
+        "drawn_std": sample.std(1),
     }
+    return {name: value.numpy().astype(np.float32) for name, value in found.items()}
 
 
-def draw(data: dict[str, np.ndarray]) -> None:
-    import matplotlib
+def draw(data: dict[str, np.ndarray], theme: Theme) -> Figure:
+    figure = theme.figure(8.6, 3.1)
+    left, right = figure.subplots(1, 2, width_ratios=[1.9, 1])
+    steps = np.arange(1, len(data["mean"]) + 1)
+    lines = left.plot(steps, data["drawn"], color=theme.grey, linewidth=0.5, alpha=0.6)
+    lines[0].set_label(f"{SHOWN} passes with sampled masks")
+    mean, std = data["mean"], data["std"]
+    band = {"color": theme.blue, "alpha": 0.25, "linewidth": 0}
+    left.fill_between(steps, mean - 2 * std, mean + 2 * std, label="predicted, ± 2 std", **band)
+    left.plot(steps, mean, color=theme.blue, linewidth=1.6, label="predicted mean")
+    left.plot(steps, data["wave"], ":", color=theme.ink, linewidth=1.2, label="truth")
+    left.axvline(20.5, color=theme.ink, linewidth=0.6, alpha=0.5)
+    theme.dress(left, "time step", "forecast", "a trained LSTM; the frequency doubles at step 20")
+    left.set_ylim(-2.3, 1.75)
+    left.legend(frameon=False, labelcolor=theme.ink, fontsize=7.5, ncols=2, loc="lower left")
+    top = 1.05 * max(data["drawn_std"].max(), data["traced_std"].max())
+    right.plot([0, top], [0, top], color=theme.ink, linewidth=0.8, alpha=0.7)
+    for name, colour in (("diagonal", theme.orange), ("traced", theme.blue)):
+        dots = {"s": 5, "alpha": 0.5, "linewidths": 0, "rasterized": True}
+        right.scatter(
+            data["drawn_std"].ravel(), data[f"{name}_std"].ravel(), color=colour, label=name, **dots
+        )
+    right.set_xlim(0, top)
+    right.set_ylim(0, top)
+    theme.dress(right, f"std over {MASKS:,} masks", "predicted std", f"{SEQUENCES} such sequences")
+    legend = right.legend(frameon=False, labelcolor=theme.ink, fontsize=7.5, markerscale=2.5)
+    for handle in legend.legend_handles:
+        if handle is not None:
+            handle.set_alpha(1)
+    return figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
 
-    fig = plt.figure(figsize=(10, 4), layout="constrained")
-    left, right = fig.subfigures(1, 2, width_ratios=[1.9, 1])
-    axes = left.subplots(len(UNITS), 1, sharex=True)
-    steps = np.arange(1, 41)
-    for i, (axis, unit) in enumerate(zip(axes, UNITS, strict=True)):
-        axis.plot(steps, data["drawn"][:, :, i], color="0.55", lw=0.4, alpha=0.8)
-        mean, std = data["mean"][:, unit], data["std"][:, unit]
-        axis.fill_between(steps, mean - std, mean + std, color="C0", alpha=0.35, lw=0)
-        axis.plot(steps, mean, color="C0", lw=1.4)
-        axis.set_ylim(-1.1, 1.1)
-        axis.set_ylabel(f"unit {unit + 1}")
-    axes[0].set_title(
-        "Random weights: one pass (blue: mean ± 1 std), 30 passes with sampled masks (grey)", fontsize=10
-    )
-    axes[-1].set_xlabel("time step")
-    axis = right.subplots()
-    axis.plot([0, 1], [0, 1], color="0.5", lw=0.8)
-    axis.plot(data["drawn_std"].ravel(), data["std"].ravel(), ".", ms=2, alpha=0.35, color="C0")
-    axis.set_xlim(0, 0.75)
-    axis.set_ylim(0, 0.75)
-    axis.set_aspect("equal")
-    axis.set_xlabel(f"standard deviation over {MASKS} passes")
-    axis.set_ylabel("standard deviation from one pass")
-    axis.set_title("All 100 units and 40 steps", fontsize=10)
-    IMAGE.parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(IMAGE, dpi=120)
-    plt.close(fig)
+def main() -> None:
+    if "--draw" not in sys.argv:
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **measure())  # type: ignore[arg-type]
+        write_atomic(NUMBERS, buffer.getvalue())
+    data = dict(load(NUMBERS))
+    buffer = io.BytesIO()
+    draw(data, THEMES[0]).savefig(buffer, format="png", dpi=150)
+    write_atomic(IMAGE, buffer.getvalue())
+    for name in ("diagonal", "traced"):
+        ratio = data[f"{name}_std"].mean() / data["drawn_std"].mean()
+        print(f"{name}: mean std of one pass / of {MASKS} masks = {ratio:.3f}")
+    print("wrote", IMAGE, NUMBERS)
 
 
 if __name__ == "__main__":
-    found = measure()
-    np.savez_compressed(IMAGE.with_suffix(".npz"), **found)
-    draw(found)
-    ratio = (found["std"] ** 2).mean() / (found["drawn_std"] ** 2).mean()
-    print(f"wrote {IMAGE}; mean variance of one pass over that of {MASKS} masks: {ratio:.3f}")
+    main()

@@ -6,42 +6,36 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fastdropout.music.study.gallery import THEMES
+
 NAMES = ("products", "torch.nn.RNN", "fused", "torch.nn.LSTM", "naive")
 MARKS = "sodv^"
 
 
 def draw(path: Path) -> Path:
     """`{path}.png`: milliseconds of a training step, and growth."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     figures: dict[str, Any] = json.loads(path.read_text())["figures"]
-    fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    theme = THEMES[0]
+    figure = theme.figure(8.6, 3.4)
+    left, right = figure.subplots(1, 2)
     rows = figures["speed"]
     # Points, not bars: on a logarithmic axis the length of a bar means nothing.
-    for i, name in enumerate(NAMES):
+    for name, mark, colour in zip(NAMES, MARKS, (*theme.series, theme.grey), strict=True):
         values = [row["milliseconds"].get(name, float("nan")) for row in rows]
-        left.plot(range(len(rows)), values, MARKS[i], ms=6, label=name)
+        left.plot(range(len(rows)), values, mark, color=colour, markersize=5, label=name)
     left.set_yscale("log")
-    left.grid(alpha=0.3, axis="y")
-    left.set_xticks(range(len(rows)), [f"{row['batch']}\n{row['units']}" for row in rows], fontsize=8)
-    left.set_xlabel("batch (above) and units (below)")
-    left.set_ylabel("milliseconds, forward + backward")
-    left.set_title("A training step of 100 steps")
-    left.legend(fontsize=8)
+    left.set_xticks(range(len(rows)), [f"{row['batch']}\n{row['units']}" for row in rows])
+    what = "milliseconds, forward + backward"
+    theme.dress(left, "batch (above) and units (below)", what, "a training step of 100 steps")
+    left.set_ylim(top=2e5)
+    left.legend(frameon=False, labelcolor=theme.ink, fontsize=8, ncols=2, loc="upper left")
     growth = next((row for row in figures.get("growth", []) if row["dimension"] == "steps"), None)
     if growth:
-        for kind, values in growth["seconds"].items():
+        for (kind, values), colour in zip(growth["seconds"].items(), theme.series, strict=False):
             label = f"{kind}: exponent {growth['time_exponent'][kind]:.2f}"
-            right.loglog(growth["sizes"], values, "o-", label=label)
-        right.set_xlabel("steps")
-        right.set_ylabel("seconds, forward + backward")
-        right.set_title("Growth with the number of steps (batch 16, 200 units)")
-        right.legend(fontsize=8)
-        right.grid(alpha=0.3, which="both")
+            right.loglog(growth["sizes"], values, "o-", color=colour, markersize=4, label=label)
+        title = "growth with the steps (batch 16, 200 units)"
+        theme.dress(right, "steps", "seconds, forward + backward", title, legend=True)
     out = path.with_suffix(".png")
-    fig.savefig(out, dpi=110)
-    plt.close(fig)
+    figure.savefig(out, dpi=150)
     return out

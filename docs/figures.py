@@ -25,9 +25,9 @@ PATTERN = re.compile(r"(<!-- figure: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTAL
 
 
 def entry(exhibit: Exhibit) -> str:
-    """The picture and its caption."""
-    caption = exhibit.caption(load(NUMBERS / f"{exhibit.name}.npz"))
-    return f"![{exhibit.title}](images/{exhibit.name}.png)\n\n{caption}\n"
+    """The picture, its caption and its table."""
+    text = exhibit.text(load(NUMBERS / f"{exhibit.name}.npz"))
+    return f"![{exhibit.title}](images/{exhibit.name}.png)\n\n{text}"
 
 
 def filled(text: str) -> str:

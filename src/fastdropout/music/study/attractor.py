@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from fastdropout.analysis import Decomposition, decompose
-from fastdropout.music.study.gallery import Exhibit, Theme, Values, Workshop
+from fastdropout.music.study.gallery import Exhibit, Table, Theme, Values, Workshop
 from fastdropout.music.study.problems import DECAY, DROP, Problem, TwoWeights, converge, decay_of, problems
 
 STRONG = 0.05
 """The weight decay of the trajectories."""
-EVERY = 10
-"""Updates between two points of a trajectory."""
+FIRST, EVERY = 100, 20
+"""Updates that are all kept for a trajectory, then those between two of its points: paths bend early."""
 VANISHED, SMALL = 0.005, 0.05
 """Of the gradient at the start: what is called vanished, and nearly vanished."""
 PER_SEED = (
@@ -109,93 +109,125 @@ def _trajectories(shop: Workshop) -> dict[str, npt.NDArray[Any]]:
     updates = 40 if shop.quick else 3000
     out = {}
     for number, method in enumerate(TwoWeights.METHODS):
-        path, ends, left = net.descend(method, starts, updates, EVERY, 20 if shop.quick else 2000)
-        out[f"path_{method}"], out[f"end_{method}"] = path.numpy(), ends.numpy()
+        path, ends, left = net.descend(method, starts, updates, 1, 20 if shop.quick else 2000)
+        kept = [n for n in range(updates + 1) if n <= FIRST or (n - FIRST) % EVERY == 0]
+        out[f"path_{method}"], out[f"end_{method}"] = path[kept].float().numpy(), ends.numpy()
         out[f"left_{method}"] = np.array(left)
         shop.tell(0.7 + 0.3 * (number + 1) / len(TwoWeights.METHODS), "trajectories")
     return out
 
 
 def draw(values: Values, theme: Theme) -> Figure:
-    """Trajectories above; beneath, gradients at convergence and the pull at random points."""
-    figure = theme.figure(7.6, 5.6)
-    above, beneath = figure.subfigures(2, 1, height_ratios=[1, 1.2])  # type: ignore[misc]
+    """Trajectories above; beneath, gradients at convergence and the pull at random points.
+
+    A colour is a method throughout: fast dropout blue, weight decay orange.
+    """
+    figure = theme.figure(7.6, 6.2)
+    above, beneath = figure.subfigures(2, 1, height_ratios=[1.15, 1])  # type: ignore[misc]
     for part in (above, beneath):
         part.set_facecolor(theme.paper)
+    colours = {
+        "plain": theme.grey,
+        "weight decay": theme.orange,
+        "fast dropout": theme.blue,
+        "weight noise": theme.green,
+    }
     all_axes = above.subplots(1, 4, sharex=True, sharey=True)
     for column, (axes, method) in enumerate(zip(all_axes, TwoWeights.METHODS, strict=True)):
-        path = values[f"path_{method}"]
-        axes.plot(path[:, :, 0], path[:, :, 1], color=theme.grey, linewidth=0.7, alpha=0.8)
-        axes.scatter(path[0, :, 0], path[0, :, 1], s=5, color=theme.grey, linewidths=0)
-        axes.scatter(path[-1, :, 0], path[-1, :, 1], s=14, color=theme.orange, linewidths=0, zorder=3)
-        ends = values[f"end_{method}"]
-        axes.scatter(ends[:, 0], ends[:, 1], s=60, marker="*", color=theme.blue, linewidths=0, zorder=4)
-        axes.plot([0], [0], marker="+", color=theme.ink, markersize=7)
+        path, ends = values[f"path_{method}"], values[f"end_{method}"]
+        axes.plot(path[:, :, 0], path[:, :, 1], color=colours[method], linewidth=0.8, alpha=0.8)
+        axes.scatter(*path[0].T, s=6, color=colours[method], linewidths=0, label="start")
+        ring = {"facecolors": "none", "edgecolors": theme.ink, "linewidths": 0.9}
+        axes.scatter(*path[-1].T, s=22, zorder=3, label=f"after {_updates(path)} updates", **ring)
+        axes.scatter(*ends.T, s=55, marker="*", color=theme.ink, linewidths=0, zorder=4, label="optimum")
+        axes.plot([0], [0], "+", color=theme.ink, markersize=7, label="zero")
         theme.dress(axes, "w1", "w2" if column == 0 else "", method)
         axes.set_xlim(-3.5, 3.5)
         axes.set_ylim(-11.5, 11.5)
-    bars, pull = beneath.subplots(1, 2, width_ratios=[2.6, 1])
-    names = [str(n) for n in values["problems"]]
-    place = np.arange(len(names))
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    below = {"loc": "outside lower center", "ncols": 4, "frameon": False, "fontsize": 7.5}
+    above.legend(handles, labels, labelcolor=theme.ink, **below)
+    norms, pull = beneath.subplots(1, 2, width_ratios=[2.2, 1])
+    place = np.arange(len(values["problems"]))
     shown = (
-        ("fast_at_fast", "fast dropout, at its own optimum", theme.blue),
-        ("fast_at_plain", "fast dropout, where the plain one ends", theme.green),
-        ("decay_at_decayed", "weight decay, at its own optimum", theme.orange),
-        ("decay_at_plain", "weight decay, where the plain one ends", theme.purple),
+        ("fast_at_fast", "fast dropout, at its own optimum", theme.blue, True),
+        ("fast_at_plain", "fast dropout, at the plain optimum", theme.blue, False),
+        ("decay_at_decayed", "weight decay, at its own optimum", theme.orange, True),
+        ("decay_at_plain", "weight decay, at the plain optimum", theme.orange, False),
     )
-    for offset, (name, label, colour) in enumerate(shown):
-        x = place + (offset - 1.5) * 0.19
-        bars.bar(x, values[name].mean(1), 0.17, color=colour, label=label, bottom=0)
-        bars.scatter(
-            np.repeat(x, values[name].shape[1]), values[name].ravel(), s=4, color=theme.ink, zorder=3
+    for offset, (name, label, colour, full) in enumerate(shown):
+        x = np.repeat(place + (offset - 1.5) * 0.17, values[name].shape[1])
+        face = colour if full else "none"
+        dots = {"s": 20, "facecolors": face, "edgecolors": colour, "linewidths": 1.0}
+        norms.scatter(x, values[name].ravel(), label=label, zorder=3, **dots)
+    norms.set_yscale("log")
+    norms.set_ylim(1e-7, 10)
+    norms.set_xticks(place, [str(n) for n in values["problems"]])
+    theme.dress(
+        norms, "", "|gradient of the regulariser|\n/ |gradient at the start|", "at convergence, each seed"
+    )
+    norms.axhline(1, color=theme.ink, linewidth=0.6, alpha=0.5)
+    for name, label, mark in (
+        ("positive", "weights with lambda > 0", "o"),
+        ("inward", "points where |w| shrinks", "s"),
+    ):
+        pull.plot(
+            place,
+            values[name],
+            mark,
+            color=theme.blue,
+            markersize=5,
+            fillstyle="none" if mark == "s" else "full",
+            label=label,
         )
-    bars.set_yscale("log")
-    bars.set_ylim(1e-7, 1e3)
-    bars.set_xticks(place, names)
-    theme.dress(bars, "", "|gradient of the regulariser|\n/ |gradient at the start|")
-    bars.legend(frameon=False, labelcolor=theme.ink, fontsize=6.5, ncols=2, loc="upper left")
-    bars.tick_params(axis="x", labelsize=7.5)
-    bars.axhline(1, color=theme.ink, linewidth=0.6, alpha=0.5)
-    pull.bar(place - 0.2, values["positive"], 0.36, color=theme.blue, label="weights with lambda > 0")
-    pull.bar(place + 0.2, values["inward"], 0.36, color=theme.green, label="points where |w| shrinks")
-    pull.axhline(1, color=theme.orange, linewidth=1.5, label="weight decay, both")
+    pull.axhline(1, color=theme.orange, linewidth=1.5, label="weight decay: both")
     pull.set_xticks(place, ["separable", "logistic", "tanh", "recurrent"], rotation=20)
-    pull.set_ylim(0, 1.55)
-    pull.set_yticks([0, 0.5, 1])
+    pull.set_xlim(-0.5, len(place) - 0.5)
+    pull.set_ylim(-0.03, 1.03)
     theme.dress(pull, "", "share", "at random points")
-    pull.tick_params(axis="x", labelsize=6.5)
-    pull.legend(frameon=False, labelcolor=theme.ink, fontsize=6.5, loc="upper left")
+    for axes in (norms, pull):
+        axes.tick_params(axis="x", labelsize=7)
+    found = [axes.get_legend_handles_labels() for axes in (norms, pull)]
+    handles, labels = ([*one, *other] for one, other in zip(*found, strict=True))
+    beneath.legend(handles, labels, labelcolor=theme.ink, **{**below, "ncols": 3})
     return figure
 
 
 def caption(values: Values) -> str:
-    """Where the claim holds, approximately, and not."""
-    plain = values["path_plain"]
-    text = [
-        f"Above: w2 tanh(w1 x) from {plain.shape[1]} starts, orange where gradient descent is after "
-        f"{(len(plain) - 1) * EVERY} updates, starred the optima that L-BFGS finds from there."
-    ]
-    for method in TwoWeights.METHODS:
-        size, left = np.linalg.norm(values[f"end_{method}"], axis=1), float(values[f"left_{method}"])
-        low, high = f"{size.min():.2f}", f"{size.max():.2f}"
-        found = low if low == high else f"{low} to {high}"
-        text.append(f"{method.capitalize()}: |w| = {found} there (gradient left {left:.0e}).")
+    """What is shown, and where the claim holds, approximately, and not."""
+    seeds = values["fast_at_fast"].shape[1]
     left = max(values["plain_left"].max(), values["fast_left"].max())
-    text.append(
-        f"Beneath: the norm of the regulariser's gradient, in units of the loss's at the start (drop {DROP}, "
-        f"weight decay {DECAY}; means of {values['fast_at_fast'].shape[1]} seeds; at most {left:.0e} of the "
-        f"gradient is left)."
+    sizes = ", ".join(f"{method} {_size_at_end(values, method)}" for method in TwoWeights.METHODS)
+    what = (
+        f"Above: w2 tanh(w1 x) from {values['path_plain'].shape[1]} starts; |w| at the optimum that L-BFGS "
+        f"finds behind gradient descent: {sizes}. Beneath: drop {DROP}, weight decay {DECAY}, {seeds} "
+        f"seeds; at most {left:.0e} of the gradient is left."
     )
+    return f"{what}\n\n{verdict(values)}"
+
+
+def _updates(path: npt.NDArray[Any]) -> int:
+    return FIRST + (len(path) - 1 - FIRST) * EVERY if len(path) > FIRST else len(path) - 1
+
+
+def _size_at_end(values: Values, method: str) -> str:
+    size = np.linalg.norm(values[f"end_{method}"], axis=1)
+    low, high = f"{size.min():.2f}", f"{size.max():.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def table(values: Values) -> Table:
+    """Norms of the regularisers' gradients, in units of the loss's at the start; means over the seeds."""
+    rows = []
     for k, name in enumerate(_names(values)):
         v = {n: float(values[n][k].mean()) for n in PER_SEED}
-        text.append(
-            f"{name.capitalize()}: fast dropout {v['fast_at_plain']:.1e} at the minimum of the plain loss "
-            f"(|w| = {v['plain_size']:.2g}) and {v['fast_at_fast']:.1e} at its own (|w| = "
-            f"{v['fast_size']:.2g}, {v['fast_rewarded']:.0%} of weights rewarded); weight decay "
-            f"{v['decay_at_plain']:.1e} and {v['decay_at_decayed']:.1e} (|w| = {v['decayed_size']:.2g})."
-        )
-    text.append(verdict(values))
-    return " ".join(text)
+        sizes = "/".join(f" {v[f'{kind}_size']:.2g} " for kind in ("plain", "fast", "decayed")).strip()
+        norms = [
+            f"{v[n]:.1e}" for n in ("fast_at_plain", "fast_at_fast", "decay_at_plain", "decay_at_decayed")
+        ]
+        rows.append([name, *norms, sizes, f"{v['fast_rewarded']:.0%}"])
+    head = ["problem", "fast dropout at the plain optimum", "at its own", "weight decay at the plain optimum"]
+    return [*head, "at its own", "|w| plain / fast / decay", "lambda < 0 at its own"], rows
 
 
 def verdict(values: Values) -> str:
@@ -209,15 +241,13 @@ def verdict(values: Values) -> str:
     further = values["fast_size"].mean(1) > values["plain_size"].mean(1)
     return (
         "The paper claims that the regulariser vanishes at minima of the unregularised loss. With vanished "
-        f"below {VANISHED:.1%} of the gradient at the start, and nearly so below {SMALL:.0%}: {said}. "
-        "Examples that pull against each other leave delta at values whose sum over a batch need not be "
-        f"zero. At its own optimum fast dropout has {own.min():.0e} to {own.max():.2f}: what is there "
-        "balances the training loss, as weight decay does. That it pulls to no point, as weight decay pulls "
-        f"to zero, is supported: at random weights {positive.min():.0%} to {positive.max():.0%} of lambda "
-        f"are positive, and steps down the regulariser alone would shrink |w| at {inward.min():.0%} to "
-        f"{inward.max():.0%} of the points (weight decay: all). Its own optimum has a larger |w| than the "
-        f"plain one in {int(further.sum())} of {len(further)} problems; sizes beyond 1e4 are of weights that "
-        "run off to infinity, where hidden units saturate."
+        f"below {VANISHED:.1%} of the gradient at the start, and nearly so below {SMALL:.0%}: {said}. At "
+        f"its own optimum fast dropout has {own.min():.0e} to {own.max():.2f}, which balances the training "
+        "loss. That it pulls to no point, as weight decay pulls to zero, is supported: at random weights "
+        f"{positive.min():.0%} to {positive.max():.0%} of lambda are positive, and steps down the "
+        f"regulariser alone would shrink |w| at {inward.min():.0%} to {inward.max():.0%} of the points "
+        f"(weight decay: all). Its own optimum has a larger |w| than the plain one in {int(further.sum())} "
+        f"of {len(further)} problems; sizes beyond 1e4 are of weights that run off to infinity."
     )
 
 
@@ -225,4 +255,4 @@ def _names(values: Values) -> list[str]:
     return [str(name).replace("\n", " ") for name in values["problems"]]
 
 
-EXHIBIT = Exhibit("attractor", "No global attractor", 85, measure, draw, caption)
+EXHIBIT = Exhibit("attractor", "No global attractor", 85, measure, draw, caption, table)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from fastdropout.analysis import decompose
 from fastdropout.music.data.batches import Batch, batches
-from fastdropout.music.study.gallery import Exhibit, Theme, Values, Workshop
+from fastdropout.music.study.gallery import Exhibit, Table, Theme, Values, Workshop
 from fastdropout.music.training.model import build_model
 from fastdropout.music.training.network import Network
 
@@ -54,15 +54,15 @@ def measure(shop: Workshop) -> dict[str, npt.NDArray[Any]]:
 
 
 def draw(values: Values, theme: Theme) -> Figure:
-    """Histograms of lambda at four epochs for each matrix, and the shares with either sign over training."""
-    figure = theme.figure(7.4, 4.6)
-    all_axes = figure.subplots(2, 3, sharex="row", sharey="row")
+    """Histograms of lambda at four epochs for each matrix; shares of either sign and |dR| over training."""
+    figure = theme.figure(7.4, 6.0)
+    all_axes = figure.subplots(3, 3, sharex="row", sharey="row", height_ratios=[1.3, 1, 0.8])
     epochs = values["epoch"]
     chosen = sorted({0, len(epochs) // 3, 2 * len(epochs) // 3, len(epochs) - 1})
     centres = np.arange(len(values["edges"]) - 1)
     middle = len(centres) // 2
     for column, short in enumerate(WEIGHTS.values()):
-        top, bottom = all_axes[:, column]
+        top, shares, ratios = all_axes[:, column]
         top.axvline(middle, color=theme.ink, linewidth=0.8, alpha=0.6)
         for place, colour in zip(chosen, theme.series, strict=False):
             counts = values[f"{short}_histogram"][place]
@@ -77,40 +77,48 @@ def draw(values: Values, theme: Theme) -> Figure:
         ]
         top.set_xticklabels(names)
         for key, colour in (("penalised", theme.blue), ("rewarded", theme.orange)):
-            bottom.plot(
+            sign = ">" if key == "penalised" else "<"
+            shares.plot(
                 epochs,
                 values[f"{short}_{key}"],
                 color=colour,
                 marker="o",
                 markersize=3,
-                label=f"{key} weights",
+                label=f"{key}, lambda {sign} 0",
             )
-        bottom.plot(epochs, values[f"{short}_ratio"], color=theme.green, linestyle="--", label="|dR| / |dL|")
-        theme.dress(bottom, "epoch", "share" if column == 0 else "")
+        ratios.plot(epochs, values[f"{short}_ratio"], color=theme.green, marker="o", markersize=3)
+        theme.dress(shares, "", "share of weights" if column == 0 else "")
+        theme.dress(ratios, "epoch", "|dR| / |dL|" if column == 0 else "")
     all_axes[0, 0].legend(frameon=False, labelcolor=theme.ink, fontsize=7, loc="upper left")
-    all_axes[1, 2].legend(frameon=False, labelcolor=theme.ink, fontsize=7)
-    all_axes[1, 0].set_ylim(bottom=0)
+    all_axes[1, 2].legend(frameon=False, labelcolor=theme.ink, fontsize=7, loc="center right")
+    all_axes[1, 0].set_ylim(0, 1)
+    all_axes[2, 0].set_ylim(bottom=0)
     return figure
 
 
 def caption(values: Values) -> str:
-    """What is seen, in numbers."""
-    epochs = values["epoch"]
-    text = [
+    """What is seen."""
+    return (
         "The coefficient lambda of the weight decay that fast dropout amounts to, weight by weight, on one "
-        "batch of "
-        "training chorales (a weight decay has one lambda > 0 for all weights)."
-    ]
+        "batch of training chorales: its distribution at four epochs, the shares of either sign, and the "
+        "gradient of the regulariser over that of the training loss. A weight decay has one lambda > 0 for "
+        "all weights."
+    )
+
+
+def table(values: Values) -> Table:
+    """Signs, sizes and the ratio of the gradients."""
+    first, last = values["epoch"][0], values["epoch"][-1]
+    rows = []
     for short in WEIGHTS.values():
         rewarded, q = values[f"{short}_rewarded"], values[f"{short}_quantiles"][-1]
-        text.append(
-            f"{short.capitalize()} weights: {rewarded[0]:.0%} are rewarded (lambda < 0) at epoch "
-            f"{epochs[0]}, "
-            f"{rewarded[-1]:.0%} at epoch {epochs[-1]}, where 90 % of lambda lie in {q[0]:.1e} .. "
-            f"{q[-1]:.1e}; "
-            f"|dR| is {values[f'{short}_ratio'][-1]:.2f} times |dL| there."
-        )
-    return " ".join(text)
+        between = f"{q[0]:.1e} to {q[-1]:.1e}"
+        ratio = f"{values[f'{short}_ratio'][-1]:.2f}"
+        rows.append([short, f"{rewarded[0]:.0%}", f"{rewarded[-1]:.0%}", between, ratio])
+    shares = [f"lambda < 0 at epoch {epoch}" for epoch in (first, last)]
+    return ["weights", *shares, "90 % of lambda in", "|dR| / |dL|"], rows
 
 
-EXHIBIT = Exhibit("weight-decay", "The weight decay that fast dropout amounts to", 5, measure, draw, caption)
+EXHIBIT = Exhibit(
+    "weight-decay", "The weight decay that fast dropout amounts to", 5, measure, draw, caption, table
+)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fastdropout.functional import losses
 from fastdropout.moments import Moments, unchecked_moments
-from fastdropout.music.study.gallery import Exhibit, Theme, Values, Workshop
+from fastdropout.music.study.gallery import Exhibit, Table, Theme, Values, Workshop
 
 TARGET = 0.2
 LOSSES: dict[str, tuple[str, Callable[[Moments, Tensor], Tensor]]] = {
@@ -76,10 +76,13 @@ def draw(values: Values, theme: Theme) -> Figure:
         axes.grid(visible=False)
         mark = {"color": theme.orange, "clip_on": False, "zorder": 5}
         if name == "gaussian":
-            axes.plot([TARGET], [var[0]], marker="*", markersize=13, markeredgecolor="white", **mark)
+            star = {"marker": "*", "markersize": 13, "markeredgecolor": "white", "linestyle": ""}
+            axes.plot([TARGET], [var[0]], label="optimum", **star, **mark)
         else:
             x = np.full_like(var, TARGET) if name == "squared" else _smooth(values["bernoulli_best_mean"])
-            axes.plot(x, var, linewidth=2, **mark)
+            axes.plot(x, var, linewidth=2, label="optima", **mark)
+        box = {"facecolor": theme.paper, "edgecolor": "none", "labelcolor": theme.ink}
+        axes.legend(loc="upper right", fontsize=7.5, **box)
         axes.set_xlim(mean[0], mean[-1])
         axes.set_ylim(var[0], var[-1])
     bar = figure.colorbar(shown, ax=all_axes, shrink=0.9, pad=0.02)
@@ -96,24 +99,29 @@ def _smooth(line: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def caption(values: Values) -> str:
-    """What is seen, in numbers."""
-    rewarded = {name: float((values[f"{name}_by_var"] < 0).mean()) for name in LOSSES}
-    zero = float((values["squared_by_var"] == 0).mean())
-    best, var = values["bernoulli_best_mean"], values["var"]
+    """What is seen."""
     return (
         f"One output unit with target {TARGET}: loss above its least value in colour (log scale), arrows "
-        f"down "
-        "the gradient (fourth root of its length), the optimum in orange. "
-        f"Squared error of the mean: delta = 0 on {zero:.0%} of the plane, the variance is free. "
-        f"Gaussian log-likelihood: delta < 0, so that variance is rewarded, where the error exceeds the "
-        f"standard deviation, {rewarded['gaussian']:.0%} of the plane; everything then ends at the target "
-        f"with "
-        "no variance. "
-        f"Bernoulli cross entropy: rewarded on {rewarded['bernoulli']:.0%}; the optimum is not a point but a "
-        f"line on which E[p] = {TARGET}, from E[a] = {best[0]:.2f} at V[a] = {var[0]:.2f} to "
-        f"{best[-1]:.2f} at "
-        f"{var[-1]:.0f}: variance is penalised only by what it does to the mean probability."
+        "down the gradient (fourth root of its length), the optimum in orange. The squared error leaves "
+        "the variance free; the Gaussian likelihood ends at the target without variance; under the "
+        f"Bernoulli loss the optimum is a line on which E[p] = {TARGET}, so that variance is penalised only "
+        "by what it does to the mean probability."
     )
 
 
-EXHIBIT = Exhibit("fields", "Mean and variance of one output unit", 5, measure, draw, caption)
+def table(values: Values) -> Table:
+    """Where more variance lowers the loss, and where the optimum is."""
+    best, var = values["bernoulli_best_mean"], values["var"]
+    optimum = {
+        "squared": f"E[a] = {TARGET}, any V[a]",
+        "gaussian": f"E[a] = {TARGET}, V[a] -> 0",
+        "bernoulli": f"E[a] = {best[0]:.2f} at V[a] = {var[0]:.2f} to {best[-1]:.2f} at {var[-1]:.0f}",
+    }
+    rows = []
+    for name, (title, _) in LOSSES.items():
+        by_var = values[f"{name}_by_var"]
+        rows.append([title, f"{(by_var < 0).mean():.0%}", f"{(by_var == 0).mean():.0%}", optimum[name]])
+    return ["loss", "delta < 0 (rewarded), of the plane", "delta = 0", "optimum"], rows
+
+
+EXHIBIT = Exhibit("fields", "Mean and variance of one output unit", 5, measure, draw, caption, table)

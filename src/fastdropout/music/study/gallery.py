@@ -27,6 +27,8 @@ from fastdropout.files import write_atomic
 from fastdropout.music.study.trainings import Training, train_all
 
 Values = Mapping[str, npt.NDArray[Any]]
+Table = tuple[list[str], list[list[str]]]
+"""The head and the rows."""
 Progress = Callable[[float, str], None]
 
 
@@ -102,6 +104,16 @@ class Exhibit:
     measure: Callable[[Workshop], dict[str, npt.NDArray[Any]]]
     draw: Callable[[Values, Theme], Figure]
     caption: Callable[[Values], str]
+    """What is seen, in a few sentences."""
+    table: Callable[[Values], Table]
+    """The numbers behind it."""
+
+    def text(self, values: Values) -> str:
+        """The caption and the table, in Markdown."""
+        head, rows = self.table(values)
+        lines = [head, ["---"] * len(head), *rows]
+        cells = "\n".join("| " + " | ".join(c.replace("|", r"\|") for c in line) + " |" for line in lines)
+        return f"{self.caption(values)}\n\n{cells}\n"
 
 
 def exhibits() -> tuple[Exhibit, ...]:
@@ -211,4 +223,4 @@ def render(exhibit: Exhibit, values: Values, theme: Theme, kind: str) -> bytes:
 
 
 def _entry(exhibit: Exhibit, values: Values) -> str:
-    return f"## {exhibit.title}\n\n![]({exhibit.name}.png)\n\n{exhibit.caption(values)}\n"
+    return f"## {exhibit.title}\n\n![]({exhibit.name}.png)\n\n{exhibit.text(values)}"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from fastdropout.music.study.gallery import Exhibit, Theme, Values, Workshop
+from fastdropout.music.study.gallery import Exhibit, Table, Theme, Values, Workshop
 from fastdropout.music.study.trainings import KINDS
 
 
@@ -62,33 +62,35 @@ def shape(radius: npt.NDArray[Any]) -> tuple[float, int, float, float]:
     return float(mean[peak]), peak + 1, float(mean[-1]), float(100 * (mean[-1] / tail - 1))
 
 
+def _seen(values: Values) -> dict[str, tuple[float, int, float, float]]:
+    return {kind: shape(values[_key(kind, "radius")]) for kind in KINDS}
+
+
 def caption(values: Values) -> str:
     """What is seen, and whether it is what the paper says."""
-    first = float(values["first_radius"])
-    text = [f"{int(values['hidden'])} tanh units on Bach's chorales, the same data and initial weights."]
-    seen, best = {}, {}
-    for kind in KINDS:
+    first, hidden = float(values["first_radius"]), int(values["hidden"])
+    what = f"{hidden} tanh units on Bach's chorales, the same data and initial weights (radius {first:.1f})."
+    return f"{what} {verdict(_seen(values), first)}"
+
+
+def table(values: Values) -> Table:
+    """Radii and valid losses; means over the seeds, their range in brackets."""
+    rows = []
+    for kind, (peak, epoch, end, change) in _seen(values).items():
         radius, valid = (values[_key(kind, name)] for name in ("radius", "valid"))
-        seen[kind] = shape(radius)
-        peak, epoch, end, change = seen[kind]
-        best[kind] = float(np.nanmin(valid, axis=1).mean())
+        low, high = np.nanmin(radius[:, -1]), np.nanmax(radius[:, -1])
         at = np.nanargmin(valid, axis=1) + 1
-        text.append(
-            f"{kind.capitalize()}: the radius goes from {first:.1f} to {end:.1f} (seeds "
-            f"{np.nanmin(radius[:, -1]):.1f}"
-            f" to {np.nanmax(radius[:, -1]):.1f}), its highest mean is {peak:.1f} at epoch {epoch} of "
-            f"{radius.shape[1]}, and it changes by {change:+.0f} % in the last third; best valid "
-            f"{best[kind]:.3f} "
-            f"(mean of seeds) at epoch {at.min()} to {at.max()}, {np.nanmean(valid[:, -1]):.3f} at the end."
+        rows.append(
+            [
+                kind,
+                f"{end:.1f} ({low:.1f} to {high:.1f})",
+                f"{peak:.1f} at epoch {epoch}",
+                f"{change:+.0f} %",
+                f"{np.nanmin(valid, axis=1).mean():.3f} at epoch {at.min()} to {at.max()}",
+                f"{np.nanmean(valid[:, -1]):.3f}",
+            ]
         )
-    text += [verdict(seen, first), _gain(best)]
-    return " ".join(text)
-
-
-def _gain(best: dict[str, float]) -> str:
-    fast, *plain = (best[kind] for kind in KINDS)
-    below = " and ".join(f"{p - fast:.3f}" for p in plain)
-    return f"The best valid loss of fast dropout is {below} nats below those of the plain networks."
+    return ["network", "last radius", "highest", "last third", "best valid", "last valid"], rows
 
 
 def verdict(seen: dict[str, tuple[float, int, float, float]], first: float) -> str:
@@ -115,4 +117,4 @@ def verdict(seen: dict[str, tuple[float, int, float, float]], first: float) -> s
     return f"{text}{'; '.join(ours)}."
 
 
-EXHIBIT = Exhibit("spectral-radius", "Spectral radius over training", 190, measure, draw, caption)
+EXHIBIT = Exhibit("spectral-radius", "Spectral radius over training", 190, measure, draw, caption, table)

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from fastdropout.functional import dropout, linear, noisy_linear
 from fastdropout.moments import Moments, unchecked_moments
-from fastdropout.music.study.gallery import Exhibit, Theme, Values, Workshop
+from fastdropout.music.study.gallery import Exhibit, Table, Theme, Values, Workshop
 
 DROPS = (0.2, 0.5, 0.8)
 INPUTS = 12
@@ -105,24 +105,33 @@ def draw(values: Values, theme: Theme) -> Figure:
 
 
 def caption(values: Values) -> str:
-    """What is seen, in numbers."""
-    kept = max(residual(values, "kept", d) for d in DROPS)
-    printed = {d: residual(values, "printed", d) for d in DROPS}
-    ranges = {d: values[f"needed_printed_{d}"] for d in DROPS}
-    asked = " and ".join(
-        f"from {ranges[d].min():.2f} to {ranges[d].max():.2f} w^2 at drop {d}" for d in (DROPS[0], DROPS[-1])
-    )
+    """What is seen."""
     return (
-        "Can weight noise have the mean and the variance of fast dropout for all inputs? Left: the variance "
-        f"of a weight that an input asks for. Right: the best variances of {INPUTS} weights over all inputs. "
-        "With the mean scaled by the probability of being kept the needed variance is keep drop w^2 for "
-        f"every input (residual of the fit {kept:.0e} of the mean variance): the paper's conclusion, that "
-        "the solution depends on the input, does not hold. It holds for the mean scaled by 1 - p, as printed "
-        f'("p being the complementary drop out rate"): needed variances then range {asked}, where negative '
-        f"ones do not exist, and the best fit leaves {printed[DROPS[0]]:.0%} and {printed[DROPS[-1]]:.0%}; "
-        "at drop 0.5 both readings are one. What separates the methods is that weight noise learns a "
-        "variance for each weight, under a prior, where fast dropout ties it to the weight."
+        "Can weight noise have the mean and the variance of fast dropout for all inputs? Left: the "
+        f"variance of a weight that an input asks for. Right: the best variances of {INPUTS} weights over "
+        "all inputs. With the mean scaled by keep, the needed variance is keep drop w^2 for every input; "
+        "with the printed scale it depends on the input, and is negative for some. At drop 0.5 both scales "
+        "are one. Weight noise learns a variance for each weight, under a prior; fast dropout ties it to "
+        "the weight."
     )
 
 
-EXHIBIT = Exhibit("weight-noise", "Fast dropout and weight noise", 2, measure, draw, caption)
+def table(values: Values) -> Table:
+    """The range of needed variances and the residual of the best fit, by drop and scale."""
+    rows = []
+    for drop in DROPS:
+        for name, scale in (("kept", 1 - drop), ("printed", drop)):
+            needed = values[f"needed_{name}_{drop}"]
+            misfit = residual(values, name, drop)
+            rows.append(
+                [
+                    f"{drop}",
+                    f"{scale:.1f} ({'keep' if name == 'kept' else 'as printed'})",
+                    f"{needed.min():.2f} to {needed.max():.2f}",
+                    f"{misfit:.0%}" if misfit > 1e-3 else f"{misfit:.0e}",
+                ]
+            )
+    return ["drop", "scale of the mean", "needed V[w'] / w^2", "residual / mean variance"], rows
+
+
+EXHIBIT = Exhibit("weight-noise", "Fast dropout and weight noise", 2, measure, draw, caption, table)

@@ -15,7 +15,7 @@ from fastdropout.functional import add_independent, dropout, linear, quadrature
 from fastdropout.functional.affine import affine
 from fastdropout.functional.transfer import RULES
 from fastdropout.moments import Moments, moments
-from fastdropout.music.study.gallery import Exhibit, Theme, Values, Workshop
+from fastdropout.music.study.gallery import Exhibit, Table, Theme, Values, Workshop
 from fastdropout.music.training.network import NoteRNN
 from fastdropout.nn.recurrent import RecurrentBase
 
@@ -135,28 +135,25 @@ def independent(model: NoteRNN, frames: Tensor, hidden: Moments) -> tuple[Moment
 
 
 def draw_moments(values: Values, theme: Theme) -> Figure:
-    """Predicted against true: means above, standard deviations beneath, for hidden units and logits."""
-    figure = theme.figure(7.4, 6.6)
-    all_axes = figure.subplots(2, 2)
+    """Predicted against true moments of hidden units and logits, a row for each rule."""
+    figure = theme.figure(7.6, 6.0)
+    all_axes = figure.subplots(len(RULES), 4, sharex="col", sharey="col")
     shown = np.random.default_rng(0)
-    for column, layer in enumerate(LAYERS):
-        for row, moment in enumerate(("mean", "var")):
+    columns = [(layer, moment) for layer in LAYERS for moment in ("mean", "var")]
+    for column, (layer, moment) in enumerate(columns):
+        true = values[f"{layer}_{moment}"].ravel()
+        some = shown.permutation(len(true))[:1200]
+        name = "mean" if moment == "mean" else "std"
+        for row, (rule, colour) in enumerate(zip(RULES, theme.series, strict=False)):
             axes = all_axes[row, column]
-            true = values[f"{layer}_{moment}"].ravel()
-            some = shown.permutation(len(true))[:1500]
-            for rule, colour in zip(reversed(RULES), reversed(theme.series[: len(RULES)]), strict=True):
-                found = values[f"{layer}_{moment}_{rule}"].ravel()
-                x, y = (np.sqrt(v[some]) if moment == "var" else v[some] for v in (true, found))
-                axes.scatter(x, y, s=3, color=colour, alpha=0.35, linewidths=0, rasterized=True, label=rule)
-            low, high = axes.get_xlim()
+            found = values[f"{layer}_{moment}_{rule}"].ravel()
+            x, y = (np.sqrt(v[some]) if moment == "var" else v[some] for v in (true, found))
+            axes.scatter(x, y, s=3, color=colour, alpha=0.4, linewidths=0, rasterized=True)
+            low, high = min(x.min(), y.min()), max(x.max(), y.max())
             axes.plot([low, high], [low, high], color=theme.ink, linewidth=0.8, alpha=0.7)
-            name = "mean" if moment == "mean" else "standard deviation"
-            what = "hidden units" if layer == "hidden" else "logits"
-            theme.dress(axes, f"{name} over masks", f"predicted {name}", what if row == 0 else "")
-    legend = all_axes[0, 0].legend(frameon=False, labelcolor=theme.ink, fontsize=8, markerscale=3)
-    for handle in legend.legend_handles:
-        if handle is not None:
-            handle.set_alpha(1)
+            title = f"{_name(layer)}, {name}" if row == 0 else ""
+            below = f"{name} over masks" if row == len(RULES) - 1 else ""
+            theme.dress(axes, below, f"{rule}: predicted" if column == 0 else "", title)
     return figure
 
 
@@ -169,8 +166,7 @@ def draw_over_time(values: Values, theme: Theme) -> Figure:
             y = values[f"{layer}_var_{rule}"].mean(1) / values[f"{layer}_var"].mean(1)
             axes.plot(np.arange(1, len(y) + 1), y, color=colour, linewidth=1.1, label=rule)
         axes.axhline(1, color=theme.ink, linewidth=0.8, alpha=0.6)
-        what = "hidden units" if layer == "hidden" else "logits"
-        theme.dress(axes, "step", "predicted / true variance", what)
+        theme.dress(axes, "step", "predicted / true variance", f"{_name(layer)}, by rule")
         axes.set_ylim(0.5, 1.2)
     all_axes[0, 0].legend(frameon=False, labelcolor=theme.ink, fontsize=8, ncols=3, loc="lower left")
     over_time, over_units = all_axes[1]
@@ -188,76 +184,87 @@ def draw_over_time(values: Values, theme: Theme) -> Figure:
             histtype="step",
             density=True,
             color=colour,
+            label=words,
         )
     over_time.axhline(1, color=theme.ink, linewidth=0.8, alpha=0.6)
     over_units.axvline(1, color=theme.ink, linewidth=0.8, alpha=0.6)
     theme.dress(over_time, "step", "if independent / true variance", "one layer from true moments")
     over_time.set_ylim(0.5, 1.2)
     over_time.legend(frameon=False, labelcolor=theme.ink, fontsize=8, ncols=2, loc="lower left")
-    theme.dress(over_units, "if independent / true variance, a unit at a step", "density")
+    theme.dress(over_units, "if independent / true variance", "density", "the same, of each unit and step")
+    over_units.legend(frameon=False, labelcolor=theme.ink, fontsize=8, loc="upper left")
     return figure
 
 
+def _name(layer: str) -> str:
+    return "hidden units" if layer == "hidden" else "logits"
+
+
 def caption_moments(values: Values) -> str:
+    """What is shown."""
+    return (
+        f"The moments of a trained network by each rule, against {int(values['masks']):,} masks over "
+        f"{len(values['hidden_mean'])} steps, and root mean square errors."
+    )
+
+
+def table_moments(values: Values) -> Table:
     """Errors by rule."""
-    text = [
-        f"A trained network's moments against {int(values['masks'])} masks over "
-        f"{len(values['hidden_mean'])} steps; "
-        "root mean square errors of mean and standard deviation."
-    ]
+    rows = []
     for layer in LAYERS:
-        errors = []
+        size = np.sqrt(values[f"{layer}_var"]).mean()
         for rule in RULES:
             mean = values[f"{layer}_mean_{rule}"] - values[f"{layer}_mean"]
             std = np.sqrt(values[f"{layer}_var_{rule}"]) - np.sqrt(values[f"{layer}_var"])
-            errors.append(f"{rule} {np.sqrt((mean**2).mean()):.3f} and {np.sqrt((std**2).mean()):.3f}")
-        name = "Hidden units" if layer == "hidden" else "Logits"
-        size = np.sqrt(values[f"{layer}_var"]).mean()
-        text.append(f"{name} (mean standard deviation {size:.3f}): {', '.join(errors)}.")
-    return " ".join(text)
+            errors = (f"{np.sqrt((error**2).mean()):.3f}" for error in (mean, std))
+            rows.append([_name(layer), rule, *errors, f"{size:.3f}"])
+    return ["what", "rule", "error of the mean", "error of the std", "mean std over masks"], rows
 
 
 def caption_over_time(values: Values) -> str:
-    """Ratios by rule, and what is due to correlation."""
-    text = ["Mean predicted over mean true variance (all units of a step)."]
-    for layer in LAYERS:
-        ratios = []
-        for rule in RULES:
-            y = values[f"{layer}_var_{rule}"].mean(1) / values[f"{layer}_var"].mean(1)
-            ratios.append(
-                f"{rule} {y[0]:.2f} at step 1, {np.median(y[len(y) // 2 :]):.2f} in the second half"
-            )
-        text.append(f"{'Hidden units' if layer == 'hidden' else 'Logits'}: {'; '.join(ratios)}.")
-    lines = []
-    for name, words in (("pre", "hidden units"), ("output", "logits")):
-        found, true = values[f"{name}_var_independent"], values[f"{name}_var"]
-        low, high = np.quantile(found / true, [0.05, 0.95])
-        lines.append(
-            f"{found[0].mean() / true[0].mean():.2f} at step 1, {found[1:].mean() / true[1:].mean():.2f} "
-            f"after it "
-            f"for {words} (90 % of units and steps in {low:.2f} .. {high:.2f})"
-        )
-    text.append(
-        "Beneath, one linear layer fed with the true moments, so that only the independence of units is "
-        f"assumed: {'; '.join(lines)}."
-    )
+    """What is missing at the first step, and what after it."""
     exact, gaussian = (float(values[f"first_var_{name}"].mean()) for name in ("masks", "gaussian"))
     notes = int(values["first_notes"])
-    text.append(
-        f"Step 1 has nothing but the {notes} notes that sound, masked independently, so that the variance "
-        f"into hidden units is exact but for the sampling error. Through tanh it is {exact:.3f}, summed over "
-        f"all {2**notes} masks; were the sum of {notes} notes Gaussian, it would be {gaussian:.3f}, "
-        f"{gaussian / exact:.2f} times that: what is missing at step 1 is due to the Gaussian assumption. "
-        "Later units share masked predecessors and are correlated, and there independence breaks down. The "
-        "variance that the paper's rule finds in certain units is spurious, and happens to stand in for what "
-        "is missing."
+    return (
+        "Mean predicted over mean true variance. Above by rule; beneath one linear layer fed with the true "
+        f"moments, so that only the independence of units is assumed. Step 1 has nothing but {notes} notes, "
+        f"masked independently: summed over all {2**notes} masks the variance through tanh is {exact:.3f}, "
+        f"were their sum Gaussian it would be {gaussian:.3f} ({gaussian / exact:.2f} of it), so there the "
+        "Gaussian assumption is what is missing. Later units share masked predecessors and are correlated. "
+        "The variance that the paper's rule finds in certain units is spurious, and stands in for part of "
+        "that."
     )
-    return " ".join(text)
+
+
+def table_over_time(values: Values) -> Table:
+    """Ratios of mean variances at the first step and in the second half."""
+    kinds = [
+        (_name(layer), f"{layer}_var", f"{layer}_var_{rule}", rule) for layer in LAYERS for rule in RULES
+    ]
+    for name, words in (("pre", "into hidden units"), ("output", "into logits")):
+        kinds.append((words, f"{name}_var", f"{name}_var_independent", "independent units"))
+    rows = []
+    for what, true, found, how in kinds:
+        y = values[found].mean(1) / values[true].mean(1)
+        rows.append([what, how, f"{y[0]:.2f}", f"{np.median(y[len(y) // 2 :]):.2f}"])
+    return ["what", "by", "step 1", "second half (median)"], rows
 
 
 MOMENTS = Exhibit(
-    "truth", "Predicted moments against masks", 25, measure_moments, draw_moments, caption_moments
+    "truth",
+    "Predicted moments against masks",
+    25,
+    measure_moments,
+    draw_moments,
+    caption_moments,
+    table_moments,
 )
 OVER_TIME = Exhibit(
-    "truth-over-time", "The variance over time", 3, measure_over_time, draw_over_time, caption_over_time
+    "truth-over-time",
+    "The variance over time",
+    3,
+    measure_over_time,
+    draw_over_time,
+    caption_over_time,
+    table_over_time,
 )
