@@ -225,7 +225,7 @@ NETWORKS: dict[str, Network] = {
     "BART": Network(bart, lambda: data.continuations(("input_ids", "decoder_input_ids"))),
     "ViT": Network(vit, data.images, 400),
     "ResNet": Network(resnet, data.images, 250),
-    "ConvNeXt": Network(convnext, data.images, 250),
+    "ConvNeXt": Network(convnext, data.images),
     "EfficientNet": Network(efficientnet, data.images),
     "wav2vec2": Network(wav2vec2, data.waves),
     "nn.Transformer": Network(Seq2Seq, lambda: data.continuations(("source", "target")), 300),

@@ -47,7 +47,7 @@ from fastdropout.functional.smooth import (
     softsign,
     tanhshrink,
 )
-from fastdropout.functional.softmax import log_softmax, softmax
+from fastdropout.functional.softmax import log_softmax, logsumexp, softmax
 from fastdropout.functional.transfer import (
     RULES,
     Rule,
@@ -94,6 +94,7 @@ __all__ = [
     "log_expected_softmax",
     "log_sigmoid",
     "log_softmax",
+    "logsumexp",
     "losses",
     "mask",
     "max_pool",

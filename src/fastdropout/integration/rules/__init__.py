@@ -10,6 +10,7 @@ from fastdropout.integration.rules import (
     losses,
     move,
     norm,
+    pooling,
     query,
     recurrent,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "losses",
     "move",
     "norm",
+    "pooling",
     "query",
     "recurrent",
 ]

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from fastdropout import functional
-from fastdropout.integration.registry import Entry, by_quadrature, enter, method
+from fastdropout.integration.registry import Entry, by_quadrature, enter, method, rule
 from fastdropout.moments import Moments
 
 # Names in torch -> the name in fastdropout.functional; where that has no closed form, quadrature serves.
@@ -57,7 +57,6 @@ _CLOSED = {
     "expit": "sigmoid",
     "clamp_min": "clamp_min",
     "clamp_max": "clamp_max",
-    "logaddexp": "",
 }
 
 
@@ -75,9 +74,17 @@ def _plain(name: str) -> Any:
     return getattr(torch, name, None) or getattr(F, name, None) or method(name)
 
 
+@rule(F.rrelu, torch.rrelu, method("rrelu"), precise=True, elementwise=True, pointwise=True)
+def rrelu(
+    input: Moments, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any, **__: Any
+) -> Moments:
+    """`leaky_relu` with the mean slope, as torch has it in evaluation mode."""
+    if training:
+        raise TypeError("rrelu in training mode draws its slopes: call eval(), or use leaky_relu")
+    return functional.leaky_relu(input, (lower + upper) / 2)
+
+
 for _name, _closed in _CLOSED.items():
-    if not _closed:
-        continue
     _functions = tuple(
         f for f in (getattr(torch, _name, None), getattr(F, _name, None), method(_name),
                     getattr(torch.special, _name, None)) if f is not None and not inspect.isclass(f)

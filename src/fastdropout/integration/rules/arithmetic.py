@@ -130,6 +130,7 @@ def power(input: Any, exponent: Any) -> Moments:
 
 
 @rule(*_both("sqrt"), *_both("rsqrt"), *_both("log"), *_both("log2"), *_both("log10"), *_both("log1p"),
+      *_both("logit"), *_both("tan"), *_both("acos"), *_both("asin"), *_both("atanh"),
       generic=True, how="delta method")  # fmt: skip
 def root(func: Any, input: Moments) -> Moments:
     """Functions that a Gaussian leaves the domain of, to first order: f(m), f'(m)^2 v."""
@@ -169,6 +170,35 @@ def running_sum(func: Any, input: Moments, *args: Any, **kwargs: Any) -> Moments
 def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Moments:
     """input + value tensor1 tensor2."""
     return add(input, _scaled(mul(tensor1, tensor2), value))
+
+
+@rule(*_both("addcdiv"), kind="composite", how="composed of rules")
+def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    """input + value tensor1 / tensor2."""
+    return input + value * (tensor1 / tensor2)
+
+
+@rule(*_both("index_add"), *_both("scatter_add"), generic=True)
+def scattered_sum(
+    func: Any, input: Any, dim: int, index: Tensor, source: Any, *, alpha: float = 1
+) -> Moments:
+    """Add elements to others, all independent."""
+    a, b = as_moments(input), _scaled(as_moments(source), alpha)
+    return unchecked_moments(func(a.mean, dim, index, b.mean), func(a.var, dim, index, b.var))
+
+
+@rule(*_both("norm"), torch.linalg.vector_norm, torch.linalg.norm, kind="composite", generic=True,
+      how="composed of rules")  # fmt: skip
+def norm(func: Any, input: Any, p: Any = None, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+    """sqrt(sum x^2), the Euclidean norm of vectors; of absolute values their sum."""
+    order = kwargs.pop("ord", p)
+    kind = 2 if order in (None, "fro") else order
+    flat = func in (torch.linalg.norm,) and order is not None and not isinstance(dim, int)
+    if kind not in (1, 2) or kwargs.pop("dtype", None) is not None or kwargs or (flat and input.ndim > 1):
+        raise TypeError(f"norms of Moments are those of vectors with order 1 or 2, got {order!r}")
+    terms = input.abs() if kind == 1 else input * input
+    total = terms.sum() if dim is None else terms.sum(dim, keepdim=keepdim)
+    return total if kind == 1 else torch.sqrt(total)
 
 
 @rule(*_both("lerp"))

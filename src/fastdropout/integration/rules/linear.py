@@ -70,6 +70,20 @@ def addmm(input: Any, first: Any, second: Any, *, beta: float = 1, alpha: float 
     return scaled if beta == 0 else add(input if beta == 1 else input * beta, scaled)
 
 
+@rule(torch.addbmm, method("addbmm"), kind="composite", how="composed of rules")
+def addbmm(input: Any, first: Any, second: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    """beta input + alpha sum_i A_i B_i."""
+    return beta * input + alpha * torch.bmm(first, second).sum(0)
+
+
+@rule(torch.tensordot)
+def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Moments:
+    """Sums over the dimensions `dims` of both."""
+    if out is not None:
+        raise TypeError("tensordot of Moments takes no out")
+    return bilinear_moments(lambda x, y: torch.tensordot(x, y, dims), a, b)
+
+
 @rule(torch.einsum)
 def einsum(equation: str, *operands: Any) -> Moments:
     """Any sum of products of independent elements.

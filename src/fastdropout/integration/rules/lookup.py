@@ -148,6 +148,15 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out:
     return input / torch.sqrt((input * input).sum(dim, keepdim=True) + eps**2)
 
 
+@rule(F.pairwise_distance, kind="composite", how="composed of rules")
+def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
+    """|x1 - x2 + eps|."""
+    if p != 2:
+        raise TypeError(f"pairwise_distance of Moments takes p=2, got {p}")
+    gap = x1 - x2 + eps
+    return torch.sqrt((gap * gap).sum(-1, keepdim=keepdim))
+
+
 @rule(F.glu, kind="composite", how="composed of rules")
 def glu(input: Any, dim: int = -1) -> Any:
     """a sigmoid(b), of the two halves."""
@@ -169,3 +178,12 @@ def spread(func: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
     centred = input - input.mean(dims, keepdim=True)
     found = (centred * centred).sum(dims, keepdim=keepdim) / max(0, n - correction)
     return torch.sqrt(found) if func in (torch.std, Tensor.std) else found
+
+
+@rule(torch.var_mean, torch.std_mean, kind="composite", generic=True, how="composed of rules")
+def spread_and_mean(func: Any, input: Any, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Both; the mean over all elements where no dimension is given."""
+    of = torch.var if func is torch.var_mean else torch.std
+    if dim is None or isinstance(dim, bool):
+        return of(input, *([] if dim is None else [dim]), *args, **kwargs), input.mean()
+    return of(input, dim, *args, **kwargs), input.mean(dim, keepdim=kwargs.get("keepdim", False))

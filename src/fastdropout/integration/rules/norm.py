@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fastdropout import functional
 from fastdropout.integration.registry import method, rule
-from fastdropout.moments import Moments, unchecked_moments
+from fastdropout.moments import Moments, as_moments, unchecked_moments
 
 
 def _dim(dim: int | None, x: Moments) -> int:
@@ -47,30 +47,63 @@ def softmin(input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype:
     return softmax(-input, dim, _stacklevel, dtype)
 
 
-@rule(F.layer_norm, torch.layer_norm, precise=True, how="moments of the statistics")
+@rule(torch.logsumexp, method("logsumexp"), torch.special.logsumexp, precise=True)
+def logsumexp(input: Moments, dim: Any, keepdim: bool = False) -> Moments:
+    """`functional.logsumexp`."""
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    if len(dims) > 1:
+        raise TypeError(f"logsumexp of Moments takes one dimension, got {dims}")
+    return functional.logsumexp(input, dims[0], keepdim)
+
+
+@rule(torch.logaddexp, method("logaddexp"), precise=True)
+def logaddexp(input: Any, other: Any) -> Moments:
+    """log(exp(a) + exp(b)), of independent ones."""
+    pair = [as_moments(x) for x in (input, other)]
+    shape = torch.broadcast_shapes(*[x.shape for x in pair])
+    return functional.logsumexp(Moments.stack([x.rearrange(lambda t: t.expand(shape)) for x in pair], -1))
+
+
+_STATISTICS = "statistics in expectation"
+
+
+@rule(F.layer_norm, torch.layer_norm, precise=True, how=_STATISTICS)
 def layer_norm(
     input: Moments, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Moments:
-    """Mean and variance over the features in expectation."""
-    dims = list(range(-len(normalized_shape), 0))
-    m, v = input.mean, input.var
-    centred = m - m.mean(dims, keepdim=True)
-    scale = torch.rsqrt((centred**2 + v).mean(dims, keepdim=True) + eps)
-    mean, var = centred * scale, v * scale**2
-    if weight is not None:
-        mean, var = mean * weight, var * weight**2
-    return unchecked_moments(mean if bias is None else mean + bias, var)
+    """`functional.layer_norm`."""
+    return functional.layer_norm(input, normalized_shape, weight, bias, eps)
 
 
-@rule(F.batch_norm, precise=True)
+@rule(F.rms_norm, torch.rms_norm, precise=True, how=_STATISTICS)
+def rms_norm(input: Moments, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Moments:
+    """`functional.rms_norm`."""
+    return functional.rms_norm(input, normalized_shape, weight, eps)
+
+
+@rule(F.group_norm, torch.group_norm, precise=True, how=_STATISTICS)
+def group_norm(
+    input: Moments, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> Moments:
+    """`functional.group_norm`."""
+    return functional.group_norm(input, num_groups, weight, bias, eps)
+
+
+@rule(F.instance_norm, precise=True, how=_STATISTICS)
+def instance_norm(
+    input: Moments, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Moments:  # fmt: skip
+    """`functional.instance_norm`."""
+    return functional.instance_norm(
+        input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+    )
+
+
+@rule(F.batch_norm, precise=True, how=f"exact in evaluation, {_STATISTICS} in training")
 def batch_norm(
     input: Moments, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Moments:  # fmt: skip
-    """In evaluation mode an affine map with constants."""
-    shape = [1, -1, *[1] * (input.ndim - 2)]
-    scale = torch.rsqrt(running_var + eps).reshape(shape)
-    mean, var = (input.mean - running_mean.reshape(shape)) * scale, input.var * scale**2
-    if weight is not None:
-        mean, var = mean * weight.reshape(shape), var * weight.reshape(shape) ** 2
-    return unchecked_moments(mean if bias is None else mean + bias.reshape(shape), var)
+    """`functional.batch_norm`: an affine map in evaluation mode."""
+    return functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
