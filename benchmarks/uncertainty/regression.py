@@ -17,7 +17,7 @@ from benchmarks.uncertainty.scores import (
     regression_scores,
     sparsification_curve,
 )
-from benchmarks.uncertainty.stacks import DECAYS, DROPS, Budget, Data, Family, Setting, Trained
+from benchmarks.uncertainty.stacks import DECAYS, DROPS, Budget, Data, Family, Setting
 from benchmarks.uncertainty.tables import Table
 from fastdropout.sklearn.heads import GaussianHead
 from fastdropout.sklearn.network import Weights
@@ -112,8 +112,8 @@ class Splits:
     def budget(self, quick: bool = False) -> Budget:
         """Epochs and batches by the size of the table."""
         n = self.fit.x.shape[1]
-        epochs = 200 if n < 2000 else 60
-        return Budget((self.table.units,), 10 if quick else epochs, min(256, max(32, n // 32)))
+        epochs = 80 if n < 2000 else 40
+        return Budget((self.table.units,), 5 if quick else epochs, min(256, max(32, n // 12)))
 
     def score(self, split: int, spread: Spread, scale: float) -> dict[str, Any]:
         """Figures of a prediction of the test rows, in the units of the targets."""
@@ -132,9 +132,8 @@ def run_family(name: str, splits: Splits, quick: bool = False) -> dict[str, list
     family, budget = FAMILIES[name], splits.budget(quick)
     head = GaussianHead(1, heteroscedastic=name == "heteroscedastic")
 
-    def score(trained: Trained, split: int) -> tuple[float, Any]:
-        own = stacks.one(trained.weights, split)
-        spread = spread_of(family, trained.setting, budget, head, own, splits.valid.x[split])
+    def score(setting: Setting, own: Weights, split: int) -> tuple[float, Any]:
+        spread = spread_of(family, setting, budget, head, own, splits.valid.x[split])
         value, scale = fit_noise(spread, splits.valid.y[split, :, 0].astype(np.float64))
         return value, (scale, {key: w.clone() for key, w in own.items()})
 

@@ -19,11 +19,8 @@ class Series:
     window: int
     horizon: int
     epochs: int
-    cuts: tuple[float, ...] = (
-        0.6,
-        0.7,
-        0.8,
-    )  # Where training ends; the next tenth of the series is the test.
+    # Where training ends; the next tenth of the series is the test.
+    cuts: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9)
 
     def windows(self, first: int, last: int) -> tuple[Array, Array]:
         """Inputs (n, window) and targets (n, horizon), of all origins with targets inside [first, last)."""
@@ -43,18 +40,18 @@ def sunspots() -> Series:
     """Means of three months from 1749 to 2013; two years ahead from eleven (SILSO, `sunspot.month` of R)."""
     months = _r("datasets", "sunspot.month", "value")
     quarters = months[: len(months) // 3 * 3].reshape(-1, 3).mean(1)
-    return Series("sunspots", np.sqrt(quarters), 44, 8, 60)  # The root: noise grows with the number.
+    return Series("sunspots", np.sqrt(quarters), 44, 8, 20)  # The root: noise grows with the number.
 
 
 def passengers() -> Series:
-    """Logarithm of monthly airline passengers from 1949 to 1960; a year ahead from two (Box & Jenkins)."""
-    return Series("passengers", np.log(_r("datasets", "AirPassengers", "value")), 24, 12, 150)
+    """Logarithm of monthly airline passengers from 1949 to 1960; half a year ahead from two (Box & Jenkins)."""
+    return Series("passengers", np.log(_r("datasets", "AirPassengers", "value")), 24, 6, 80)
 
 
 def electricity() -> Series:
     """Hourly demand of England and Wales in summer 2000, in GW; a day ahead from two (Taylor, 2003)."""
     half_hours = _r("forecast", "taylor", "x")
-    return Series("electricity", half_hours.reshape(-1, 2).mean(1) / 1000, 48, 24, 40)
+    return Series("electricity", half_hours.reshape(-1, 2).mean(1) / 1000, 48, 24, 15)
 
 
 SETS = {"sunspots": sunspots, "passengers": passengers, "electricity": electricity}

