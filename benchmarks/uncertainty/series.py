@@ -44,7 +44,7 @@ def sunspots() -> Series:
 
 
 def passengers() -> Series:
-    """Logarithm of monthly airline passengers from 1949 to 1960; half a year ahead from two (Box & Jenkins)."""
+    """Logarithm of monthly airline passengers, 1949 to 1960; half a year ahead from two (Box & Jenkins)."""
     return Series("passengers", np.log(_r("datasets", "AirPassengers", "value")), 24, 6, 80)
 
 
