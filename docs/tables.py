@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from benchmarks.uncertainty.page import PAGE as UNCERTAINTY
+
 from fastdropout.music.study.paper import MODELS as PUBLISHED
 from fastdropout.music.study.paper import TABLE_1, figure_for
 from fastdropout.music.study.results import Result, read_results
@@ -291,6 +293,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "executors": executors,
     "models": models,
     "explored": explored,
+    **UNCERTAINTY,
 }
 PATTERN = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

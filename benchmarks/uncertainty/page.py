@@ -73,6 +73,11 @@ def _methods(names: tuple[str, ...]) -> list[str]:
     return [m for m in METHODS if any(runs(name, m) for name in names)]
 
 
+def _done(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The sets that have figures."""
+    return tuple(name for name in names if any(runs(name, m) for m in METHODS))
+
+
 def _digits(name: str) -> int:
     """As many as a standard error deserves."""
     found = values(name, OURS, "rmse") or [1.0]
@@ -81,35 +86,37 @@ def _digits(name: str) -> int:
 
 def regression(key: str, digits: int | None = None, percent: bool = False) -> str:
     """A figure of all methods on all tables."""
+    names = _done(TABLES)
     rows = [
-        [m, *(_cell(values(n, m, key), _digits(n) if digits is None else digits, percent) for n in TABLES)]
-        for m in _methods(TABLES)
+        [m, *(_cell(values(n, m, key), _digits(n) if digits is None else digits, percent) for n in names)]
+        for m in _methods(names)
     ]
-    return table(["", *TABLES], rows)
+    return table(["", *names], rows)
 
 
 def log_likelihood() -> str:
     """Test log-likelihood per row, the best of a column in bold."""
-    methods = _methods(TABLES)
+    names = _done(TABLES)
+    methods = _methods(names)
     best = {
         n: max(
             (m for m in methods if runs(n, m)),
             key=lambda m: np.mean(values(n, m, "log_likelihood")),
             default="",
         )
-        for n in TABLES
+        for n in names
     }
     rows = []
     for m in methods:
-        cells = [_cell(values(n, m, "log_likelihood"), 3) for n in TABLES]
-        rows.append([m, *(f"**{c}**" if best[n] == m else c for n, c in zip(TABLES, cells, strict=True))])
-    return table(["", *TABLES], rows)
+        cells = [_cell(values(n, m, "log_likelihood"), 3) for n in names]
+        rows.append([m, *(f"**{c}**" if best[n] == m else c for n, c in zip(names, cells, strict=True))])
+    return table(["", *names], rows)
 
 
 def images() -> str:
     """Pictures as they come, and what is foreign."""
     rows = []
-    for name in IMAGES:
+    for name in _done(IMAGES):
         for m in _methods(IMAGES):
             cells = [
                 _cell(values(name, m, "accuracy"), 2, percent=True),
@@ -133,7 +140,7 @@ def images() -> str:
 def worse_images() -> str:
     """Copies that are shifted, rotated, noisy."""
     rows = []
-    for name in IMAGES:
+    for name in _done(IMAGES):
         for m in _methods(IMAGES):
             cells = []
             for kind in ("shifted", "rotated", "noisy"):
@@ -164,7 +171,7 @@ def forecasts() -> str:
 def settings() -> str:
     """How often each pair of drop rates (input / hidden) was chosen on validation rows."""
     rows = []
-    for name in (*TABLES, *IMAGES, *FORECASTS):
+    for name in _done((*TABLES, *IMAGES, *FORECASTS)):
         cells = []
         for m in (REFERENCE, OURS, "fast dropout, expected loss"):
             chosen = Counter(run["setting"].removeprefix("drop ").split(",")[0] for run in runs(name, m))
@@ -183,7 +190,7 @@ def differences() -> str:
     """Log-likelihood of fast dropout less that of others, split by split."""
     others = (REFERENCE, "plain", "deep ensemble 5", "Laplace", "fast dropout, expected loss")
     rows = []
-    for name in (*TABLES, *IMAGES, *FORECASTS):
+    for name in _done((*TABLES, *IMAGES, *FORECASTS)):
         cells = []
         for other in others:
             found = compared(name, OURS, other)
@@ -199,7 +206,8 @@ def goals() -> str:
     held = [n for n, (mean, error) in found.items() if mean >= -error]
     better = [n for n, (mean, error) in found.items() if mean > error]
     worse = sorted(set(found) - set(held))
-    coverage = {n: float(np.mean(c)) for n in TABLES if (c := values(n, OURS, "coverage"))}
+    regressions = (*TABLES, *FORECASTS)
+    coverage = {n: float(np.mean(c)) for n in regressions if (c := values(n, OURS, "coverage"))}
     outside = [f"{n} {c:.1%}" for n, c in coverage.items() if not 0.85 <= c <= 0.95]
     ood = []
     for name in IMAGES:
@@ -217,7 +225,7 @@ def goals() -> str:
         [
             "coverage of 90 % intervals",
             "85 to 95 % on every regression set",
-            (f"{min(coverage.values()):.1%} to {max(coverage.values()):.1%}" if coverage else "–")
+            f"{len(coverage) - len(outside)} of {len(coverage)} inside"
             + (f"; outside: {', '.join(outside)}" if outside else ""),
         ],
         ["out-of-distribution AUROC", "at least that of MC dropout 50", "; ".join(ood) or "–"],
