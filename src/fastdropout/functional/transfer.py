@@ -156,13 +156,32 @@ def squash(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     e = 1 / (1 + 1.35 v),   c = 1 / sqrt(1 + v (pi / 2 + (2 - pi / 2) e)),   d = 1 - c
     b = (.076 + .254 e) c^3 m^2,   z = m (c + b) / (1 + b)
     """
+    c, b, d = _bend(m, v)
+    return m * ((c + b) / (1 + b)), d
+
+
+def _bend(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """c, b and d of `squash`."""
     e = 1 / (1 + _SLOPE * v)
     w = v * (math.pi / 2 + (2 - math.pi / 2) * e)
     c = _rsqrt(1 + w)
     d = w * c**2 / (1 + c)  # 1 - c without cancellation
     # (c m)^2, not c^2 m^2, which overflows for large means; nor does the bound show beside 1.
     b = torch.clamp((_BEND_LARGE + (_BEND_SMALL - _BEND_LARGE) * e) * c * (c * m) ** 2, max=_LARGEST_BEND)
-    return m * ((c + b) / (1 + b)), d
+    return c, b, d
+
+
+def fast_tanh_with_slope(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The fast rule of y = tanh(a) without gradients: E[y], V[y] and dE[y] / dm.
+
+    dE[y] / dm = (1 - E[y]^2) (c + b + 2 b d / (1 + b)) / (1 + b)
+    """
+    c, b, d = _bend(m, v)
+    g = 1 / (1 + b)
+    z = m * ((c + b) * g)
+    p = torch.sigmoid(-2 * z.abs())
+    q, n = 4 * p * (1 - p), _MIX * v
+    return torch.tanh(z), d * q * (q + n * q) / (1 + n * q), q * g * (c + b + 2 * b * d * g)
 
 
 # Wang & Manning (2013): sigmoid(a)^2 ~ sigmoid(A (a - B)).

@@ -18,6 +18,7 @@ from fastdropout.integration.pointwise import (
     with_trail,
 )
 from fastdropout.integration.registry import TABLE, Entry, name_of
+from fastdropout.integration.sloped import SLOPED, linearised, with_slope
 from fastdropout.integration.trace import MEMORY, Outputs, Source
 from fastdropout.integration.values import converted, means, overwrite, without_gradient, wrapped
 from fastdropout.integration.where import module_path
@@ -89,7 +90,11 @@ class Noise(Context):
         if half is not None:
             args, kwargs = converted(args, torch.float32), converted(kwargs, torch.float32)
         if entry.elementwise and isinstance(args[0], Moments):
-            out = self._elementwise(entry.call, *args, **kwargs)
+            sloped = SLOPED.get(func) if self.cut else None
+            if sloped is not None and isinstance(args[0]._var, Tensor):
+                out = with_slope(sloped, *args, **kwargs)
+            else:
+                out = self._elementwise(entry.call, *args, **kwargs)
         else:
             call = entry.frozen if self.cut and entry.frozen is not None else entry.call
             out = call(func, *args, **kwargs) if entry.generic else call(*args, **kwargs)
@@ -108,7 +113,7 @@ class Noise(Context):
         return without_gradient(out) if self.cut else out
 
     def _elementwise(self, call: Callable[..., Moments], *args: Any, **kwargs: Any) -> Moments:
-        return _linearised(call, *args, **kwargs) if self.cut else call(*args, **kwargs)
+        return linearised(call, *args, **kwargs) if self.cut else call(*args, **kwargs)
 
     def _unknown(self, func: Callable[..., Any], args: Any, kwargs: Any, found: list[Moments]) -> Any:
         name = name_of(func)
@@ -339,18 +344,3 @@ class Noise(Context):
             raise ValueError(f"batch_dim must be a dimension of y, which has {mean.ndim}, got {batch_dim}")
         with quiet():
             return Outputs(mean, self.sources, batch_dim, memory)
-
-
-def _linearised(rule: Callable[..., Moments], x: Moments, *args: Any, **kwargs: Any) -> Moments:
-    """An element-wise rule with its slope computed once, so that backward passes only multiply by it.
-
-    The values are those of the rule; the gradient is that of its mean with respect to the mean of x.
-    """
-    if not x._mean.requires_grad or not torch.is_grad_enabled():
-        with torch.no_grad():
-            return rule(x, *args, **kwargs)
-    with torch.enable_grad():
-        leaf = unchecked_moments(x._mean.detach().requires_grad_(), x._var)
-        y = rule(leaf, *args, **kwargs)
-        (slope,) = torch.autograd.grad(y._mean.sum(), leaf._mean)
-    return unchecked_moments(torch.addcmul(y._mean.detach(), slope, x._mean - x._mean.detach()), y._var)

@@ -85,6 +85,8 @@ def common_trail(func: Callable[..., Any], args: Any, kwargs: Any, found: list[M
         return None
     base = next(iter(trails.values()))[0]
     others = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor | Moments) and id(x) not in trails]
+    if not others:  # the usual case: an activation of one value
+        return _trail(func, args, kwargs, trails, base) if isinstance(base._var, Tensor) else None
     try:
         shape = torch.broadcast_shapes(
             base.shape, *[x.shape for x in others if isinstance(x, Tensor | Moments)]
@@ -93,7 +95,12 @@ def common_trail(func: Callable[..., Any], args: Any, kwargs: Any, found: list[M
         return None
     if not isinstance(base._var, Tensor) or shape != base.shape:
         return None
+    return _trail(func, args, kwargs, trails, base)
 
+
+def _trail(
+    func: Callable[..., Any], args: Any, kwargs: Any, trails: dict[int, Trail], base: Moments
+) -> Trail:
     def of(a: Tensor) -> Tensor:
         def value(x: Any) -> Any:
             if isinstance(x, Moments):
