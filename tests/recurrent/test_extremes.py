@@ -114,6 +114,47 @@ def test_mixed_types_do_what_the_reference_does(layer, which, dtype, steps):
             torch.testing.assert_close(a, b)  # also their types
 
 
+@every_layer
+@pytest.mark.parametrize("name", ["weight_ih_l0", "weight_hh_l0", "bias"])
+def test_weights_that_do_not_fit_are_refused(layer, name):
+    """The kernel would read behind their end; torch.nn refuses them too."""
+    rnn = make(layer, torch.float32, 4, 3, drop_hidden=0.5)
+    for other, parameter in rnn.named_parameters():
+        if other.startswith(name):
+            parameter.data = parameter.data[:2]
+    with pytest.raises(RuntimeError):
+        rnn(torch.ones(5, 2, 4))
+
+
+@every_layer
+@every_rule
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(layer, rule, dtype):
+    rnn = make(layer, torch.float32, 4, 3, drop_input=0.5, drop_hidden=0.5, rule=rule)
+    x = torch.linspace(-2, 2, 24).view(3, 2, 4)
+    expected, got = outcome(rnn, x), outcome(rnn.to(dtype), x.to(dtype))
+    for a, b in zip(got, expected, strict=True):
+        assert a.dtype == dtype
+        assert (a.float() - b).abs().max() <= 40 * torch.finfo(dtype).eps * b.abs().max()
+
+
+@pytest.mark.parametrize("cell", ["tanh", "relu"])
+def test_added_noise_does_not_hide_the_slope(cell):
+    """Units that are drawn, saturated (1 - y^2 = 1e-6) or tiny (1e-9), under noise of 1."""
+    found = []
+    for dtype, fused in ((torch.float32, True), (torch.float64, False)):
+        torch.manual_seed(0)
+        rnn = fd.nn.RNN(1, 5, nonlinearity=cell, method="mask", noise_hidden=1.0, bias=False, fused=fused).to(
+            dtype
+        )
+        with torch.no_grad():
+            rnn.weight_ih_l0.fill_(7.25 if cell == "tanh" else 1e-9)
+            rnn.weight_hh_l0.zero_()
+        rnn(torch.ones(1, 1, 1, dtype=dtype))[0].mean.sum().backward()
+        found.append(rnn.weight_ih_l0.grad.double())
+    torch.testing.assert_close(*found, rtol=0.05, atol=0)
+
+
 # What the rules say, with 120 digits.
 
 

@@ -167,7 +167,8 @@ def _bend(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     c = _rsqrt(1 + w)
     d = w * c**2 / (1 + c)  # 1 - c without cancellation
     # (c m)^2, not c^2 m^2, which overflows for large means; nor does the bound show beside 1.
-    b = torch.clamp((_BEND_LARGE + (_BEND_SMALL - _BEND_LARGE) * e) * c * (c * m) ** 2, max=_LARGEST_BEND)
+    largest = min(_LARGEST_BEND, torch.finfo(m.dtype).max)  # of a float16
+    b = torch.clamp((_BEND_LARGE + (_BEND_SMALL - _BEND_LARGE) * e) * c * (c * m) ** 2, max=largest)
     return c, b, d
 
 

@@ -93,6 +93,7 @@ def fused_layer(
 ) -> tuple[Moments, State]:
     """`reference.layer` under `method="moments"`; returns the outputs and the last state."""
     inputs = inputs_of(x, state, weights, place)
+    check_shapes(cell, inputs)
     mean, var, last_mean, last_var, *cells = _Layer.apply(*inputs, cell, options)
     return unchecked_moments(mean, var), State(
         unchecked_moments(last_mean, last_var), unchecked_moments(*cells) if cells else None
@@ -103,6 +104,24 @@ def inputs_of(x: Moments, state: State, weights: Weights, place: Tensor | None =
     """All tensors of a layer, one by one."""
     means, variances = zip(*map(_pair, (weights.w_ih, weights.w_hh, weights.bias)), strict=True)
     return Inputs(*_pair(x), *_pair(state.h), *_pair(state.c), *means, *variances, place)  # type: ignore[arg-type,call-arg]
+
+
+def check_shapes(cell: Cell, inputs: Inputs) -> None:
+    """Refuse weights that do not fit together: a kernel would read behind their end."""
+    units = inputs.w_hh.shape[-1]
+    rows, slots = cell.gates * units, (cell.slots * units,)
+    fitting = {
+        "w_ih": (rows, inputs.x_mean.shape[-1]),
+        "w_hh": (rows, units),
+        "bias": slots,
+        "w_ih_var": (rows, inputs.x_mean.shape[-1]),
+        "w_hh_var": (rows, units),
+        "bias_var": slots,
+    }
+    for name, shape in fitting.items():
+        given = getattr(inputs, name)
+        if given is not None and given.shape != shape:
+            raise RuntimeError(f"{name} must have the shape {shape}, got {tuple(given.shape)}")
 
 
 def _pair(value: Weight | None) -> tuple[Tensor | None, Tensor | None]:

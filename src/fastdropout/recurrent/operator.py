@@ -19,7 +19,7 @@ from fastdropout.moments import Moments, unchecked_moments
 from fastdropout.recurrent.backward import Backward
 from fastdropout.recurrent.cells import CELLS, Cell, State
 from fastdropout.recurrent.forward import Forward, Inputs, Kept
-from fastdropout.recurrent.fused import gather, inputs_of
+from fastdropout.recurrent.fused import check_shapes, gather, inputs_of
 from fastdropout.recurrent.options import Options, Weights
 
 _COUNT = len(Inputs._fields) - 1
@@ -54,6 +54,7 @@ def operator_layer(
     `options.sizes` may be the one size that all steps have, so that their number can stay open.
     """
     inputs = inputs_of(x, state, weights)
+    check_shapes(cell, inputs)
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
     plain = (options.drop_input, options.drop_hidden, options.noise, options.rule)
     mean, var, last, cells, *_ = _layer(

@@ -153,13 +153,16 @@ class _Loop(Steps):
         return h.mean, None if c is None else c.mean
 
     def pull(
-        self, z: Tensor, y: Tensor, carried: Tensor | None, grad: Tensor, grad_cell: Tensor | None
+        self, z: Tensor, y: Tensor | None, carried: Tensor | None, grad: Tensor, grad_cell: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """From the gradients of a step's units and cells to those of z and of what is carried."""
+        """From the gradients of a step's units and cells to those of z and of what is carried.
+
+        `y` are the units, if they are at hand.
+        """
         if self.cell.name == "tanh":
-            return torch.ops.aten.tanh_backward(grad, y), None
+            return torch.ops.aten.tanh_backward(grad, z.tanh() if y is None else y), None
         if self.cell.name == "relu":
-            return grad * (y > 0), None
+            return grad * (z > 0), None
         with torch.enable_grad():
             assert carried is not None
             leaves = [z.detach().requires_grad_(), carried.detach().requires_grad_()]
@@ -215,14 +218,15 @@ class _Function(torch.autograd.Function):
         slope = None if std is None else torch.where(std > 0, draws / (2 * std), 0)
         onward, flow = torch.empty_like(grad_last), torch.zeros_like(grad_last)
         grad_begin = None if cells is None else torch.zeros_like(cells)
-        clean = h if added is None else h - added
+        # With noise added the units are found again from z: h - added has lost the digits of 1 - y^2.
+        clean = h if added is None else None
         for t in reversed(loop.order):
             rows, size, common = loop.rows(t), loop.sizes[t], loop.common(t, -1)
             going_on = loop.common(t, 1)
             g = grad[rows] + _joined(onward, grad_last, going_on, size)
             g_cell = _joined(flow, grad_cells[0], going_on, size) if grad_cells else None
             carried = loop.carried(t, h, c, first, cells)
-            dz, dcarried = loop.pull(z[rows], clean[rows], carried, g, g_cell)
+            dz, dcarried = loop.pull(z[rows], None if clean is None else clean[rows], carried, g, g_cell)
             grad_pre[0, rows] = dz
             if slope is not None:
                 torch.mul(dz, slope[rows], out=grad_pre[1, rows])
