@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
+import scipy.stats
 
-from fastdropout.music.data.baselines import marginals_nll, shared_nll
+from fastdropout.music.data.baselines import frequencies_nll
 
 
 def test_one_key_by_hand():
@@ -11,16 +12,30 @@ def test_one_key_by_hand():
     test[0][0, 10] = 1
     sounding, silent = 3 / 5, 1 / 5  # (2 + 1) / (3 + 2) and (0 + 1) / (3 + 2)
     by_hand = -(np.log(sounding) + np.log(1 - sounding)) / 2 - 87 * np.log(1 - silent)
-    assert marginals_nll(train, test) == pytest.approx(by_hand)
-    p = 2 / (3 * 88)
-    assert shared_nll(train, test) == pytest.approx(-(np.log(p) + (2 * 88 - 1) * np.log(1 - p)) / 2)
+    assert frequencies_nll(train, test) == pytest.approx(by_hand)
 
 
 def test_the_average_is_over_frames_not_pieces():
     rng = np.random.default_rng(0)
     pieces = [(rng.random((n, 88)) < 0.1).astype(np.uint8) for n in (1, 50)]
-    assert marginals_nll(pieces, pieces) == pytest.approx(marginals_nll(pieces, [np.concatenate(pieces)]))
+    assert frequencies_nll(pieces, pieces) == pytest.approx(frequencies_nll(pieces, [np.concatenate(pieces)]))
+
+
+def test_the_first_frame_is_left_out_as_the_networks_do():
+    rng = np.random.default_rng(0)
+    pieces = [(rng.random((n, 5)) < 0.3).astype(np.uint8) for n in (1, 50, 7)]
+    scored = frequencies_nll(pieces, [pieces[1][1:], pieces[2][1:]])
+    assert frequencies_nll(pieces, pieces, score_first=False) == pytest.approx(scored)
 
 
 def test_a_note_never_heard_in_training_is_finite():
-    assert np.isfinite(marginals_nll([np.zeros((9, 88), np.uint8)], [np.ones((1, 88), np.uint8)]))
+    assert np.isfinite(frequencies_nll([np.zeros((9, 88), np.uint8)], [np.ones((1, 88), np.uint8)]))
+
+
+def test_real_values_by_scipy():
+    rng = np.random.default_rng(0)
+    train, test = ([rng.normal(3, 2, (n, 2)).astype(np.float32)] for n in (30, 9))
+    train[0][:, 1] = 4  # Constant: a Gaussian of no width would have no finite loss elsewhere.
+    std = [train[0][:, 0].astype(float).std(), 1.0]
+    wanted = -scipy.stats.norm(train[0].astype(float).mean(0), std).logpdf(test[0]).sum(1).mean()
+    assert frequencies_nll(train, test) == pytest.approx(wanted)

@@ -6,11 +6,14 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from fastdropout.errors import RunError
+from fastdropout.music.data.baselines import frequencies_nll
 from fastdropout.music.data.canonical import CANONICAL
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.study import compare, comparison_html, report_html, write_report
+from fastdropout.music.study.figures import wilson
 from fastdropout.music.study.paper import TABLE_1
 from fastdropout.music.training import Run, make_config, train
 
@@ -157,7 +160,7 @@ def test_table_1_is_the_papers():
 
 def test_compare_names_what_differs(run, plain):
     lines = compare([run, plain.path])
-    assert [line.test for line in lines] == sorted(line.test for line in lines)
+    assert [line.valid for line in lines] == sorted(line.valid for line in lines)
     assert set(lines[0].options) == {"drop_input", "drop_hidden", "drop_output", "noise_hidden"}
     page = comparison_html([run, plain])
     assert "drop_hidden" in page
@@ -167,9 +170,59 @@ def test_compare_names_what_differs(run, plain):
         compare([])
 
 
+def test_the_best_valid_comes_first_whatever_the_test(run, plain, tmp_path):
+    """Who chooses by the test has none left."""
+    worse = copied(run, tmp_path / "worse", valid=9.0, test=1.0)
+    better = copied(plain, tmp_path / "better", valid=8.0, test=2.0)
+    assert [line.name for line in compare([worse, better])] == ["better", "worse"]
+    page = comparison_html([worse, better])
+    legend = re.findall(r"(\d)  (better|worse)", svgs(page)[0])
+    assert legend == [("1", "better"), ("2", "worse")]  # The order and numbers of the rows.
+    assert page.index(">better<") < page.index(">worse<")
+
+
+def copied(run, path, **scores):
+    shutil.copytree(run.path, path)
+    content = json.loads((path / "result.json").read_text())
+    for split, nll in scores.items():
+        content[split]["nll_per_step"] = nll
+    (path / "result.json").write_text(json.dumps(content))
+    return Run(path)
+
+
 def test_runs_on_other_data_do_not_compare(run, tmp_path):
     other = train(make_config(SMALL | {"epochs": 1, "pieces": 1}), corpus=cut(), out=tmp_path / "o")
-    assert "different corpora" in comparison_html([run, other])
+    page = comparison_html([run, other])
+    assert "different corpora" in page
+    assert len(svgs(page)) == 2  # Axes of their own.
+    assert page.count("<td>corpus</td>") == 0  # It is their heading.
+    firsts = re.findall(r"<tr[^>]*><td>([^<]*)</td>", page)
+    assert len(firsts) == len(set(firsts))  # No figure twice.
+
+
+def test_baselines_stand_beside_the_headline(run, plain, corpus, tmp_path):
+    shutil.copytree(run.path, tmp_path / "noisy")
+    noisy = Run(tmp_path / "noisy")
+    page = report_html(noisy, corpus=corpus)
+    frequencies = frequencies_nll(corpus.train, corpus.test, score_first=False)
+    assert f'no network</td><td class="n">{frequencies:.3f}</td>' in page
+    assert "without noise (" not in page
+    copied(plain, tmp_path / "quiet", valid=5.0, test=6.25)
+    copied(plain, tmp_path / "worse", valid=5.5, test=4.0)
+    (tmp_path / "torn").mkdir()
+    page = report_html(noisy, corpus=corpus)
+    assert 'without noise (quiet)</td><td class="n">6.250</td>' in page
+    assert "without noise (" not in report_html(Run(tmp_path / "quiet"), corpus=corpus)
+
+
+def test_wilson_intervals_by_scipy():
+    share, count = np.array([0.0, 1.0, 0.3, 0.5]), np.array([5, 7, 10, 1000])
+    low, high = wilson(share, count)
+    for n, (s, k) in enumerate(zip(share, count, strict=True)):
+        exact = scipy.stats.binomtest(round(s * k), k).proportion_ci(method="wilson")
+        assert (low[n], high[n]) == pytest.approx((exact.low, exact.high), abs=1e-6)
+    assert (low <= share).all()
+    assert (share <= high).all()
 
 
 def cut():

@@ -118,15 +118,15 @@ def compare(run: Path, /, *more: Path, output: Annotated[Path | None, Parameter(
 
     from fastdropout.files import write_output
     from fastdropout.music.cli.screen import console
-    from fastdropout.music.study.report import compare as compare_runs
-    from fastdropout.music.study.report import comparison_html
+    from fastdropout.music.study.comparison import compare as compare_runs
+    from fastdropout.music.study.comparison import comparison_html
     from fastdropout.music.training.run import Run
 
     folders = [Run(path) for path in (run, *more)]
     lines = compare_runs(folders)
-    table = Table("", "run", "corpus", "test", "valid", "best epoch", "minutes")
+    table = Table("", "run", "corpus", "valid", "test", "best epoch", "minutes")
     for number, line in enumerate(lines, 1):
-        scores = ("diverged" if s is None else f"{s:.3f}" for s in (line.test, line.valid))
+        scores = ("diverged" if s is None else f"{s:.3f}" for s in (line.valid, line.test))
         epoch = f"{line.best_epoch}/{line.epochs}"
         table.add_row(str(number), line.name, line.corpus, *scores, epoch, f"{line.seconds / 60:.1f}")
     console.print(table)

@@ -12,12 +12,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastdropout.music.study.report import compare as compare
-    from fastdropout.music.study.report import comparison_html as comparison_html
+    from fastdropout.music.study.comparison import compare as compare
+    from fastdropout.music.study.comparison import comparison_html as comparison_html
     from fastdropout.music.study.report import report_html as report_html
     from fastdropout.music.study.report import write_report as write_report
 
-_NAMES = dict.fromkeys(("compare", "comparison_html", "report_html", "write_report"), "report")
+_NAMES = dict.fromkeys(("report_html", "write_report"), "report")
+_NAMES |= dict.fromkeys(("compare", "comparison_html"), "comparison")
 __all__ = ["compare", "comparison_html", "report_html", "write_report"]
 
 

@@ -97,12 +97,12 @@ def calibration(table: Calibration, real: bool = False) -> Figure:
     figure, axes = small_figure()
     used = table.count > 0
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
-    # The error of a frequency out of n draws: two standard deviations.
-    p, n = table.frequency[used], table.count[used]
+    p = table.frequency[used]
+    low, high = wilson(p, table.count[used])
     axes.errorbar(
         table.mean_probability[used],
         p,
-        yerr=2 * np.sqrt(p * (1 - p) / n),
+        yerr=[p - low, high - p],
         color=BLUE,
         linewidth=1.2,
         marker="o",
@@ -113,6 +113,22 @@ def calibration(table: Calibration, real: bool = False) -> Figure:
     axes.set_ylim(-0.02, 1.02)
     dress(axes, "predicted probability", "share below" if real else "share that sounded", legend=False)
     return figure
+
+
+def wilson(
+    share: npt.NDArray[np.float64], count: npt.NDArray[np.int64], z: float = 1.959964
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Wilson's interval of a share out of `count` draws, 95 % by default.
+
+        (s + z^2 / 2n -+ z sqrt(s (1 - s) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+
+    Unlike s -+ z sqrt(s (1 - s) / n) it stays in [0, 1] and has a width where all or none sounded.
+    """
+    middle = share + z**2 / (2 * count)
+    half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    scale = 1 + z**2 / count
+    # Exact at shares of 0 and 1; rounding leaves about 1e-17 outside, which is no length of a bar.
+    return np.minimum((middle - half) / scale, share), np.maximum((middle + half) / scale, share)
 
 
 def valid_curves(runs: Mapping[str, Records]) -> Figure:

@@ -1,4 +1,4 @@
-"""One self-contained page about a run, and one about several."""
+"""One self-contained page about a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import numpy as np
 
 from fastdropout.errors import DataError, RunError
 from fastdropout.files import write_atomic, write_output
+from fastdropout.music.data.baselines import frequencies_nll
 from fastdropout.music.data.canonical import CANONICAL
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.study import figures, listen
 from fastdropout.music.study.listen import Track, frame_seconds
 from fastdropout.music.study.page import page
 from fastdropout.music.study.paper import MODELS, SOURCE, TABLE_1, described
+from fastdropout.music.training.config import Config
 from fastdropout.music.training.evaluation import Calibration, expected_frames
 from fastdropout.music.training.fitting import Record
 from fastdropout.music.training.generation import is_music
@@ -27,6 +29,10 @@ from fastdropout.music.training.state import load_corpus
 
 EXCERPT = 64
 """Frames of the test piece that is shown, and of the piece that the network makes."""
+MAX_BESIDE = 200
+"""Folders beside a run that are looked into."""
+NETWORK = ("hidden", "layers", "cell", "members", "skip", "memory", "output", "nade_hidden", "score_first")
+"""Options in which a network and its twin without noise agree."""
 MAX_SECONDS, TEMPO = 24.0, 100.0
 """Of each piece that is played, which makes a megabyte of the page; quarters a minute."""
 
@@ -77,67 +83,10 @@ def report_html(run: Run, *, corpus: Corpus | None = None) -> str:
         ),
         shown=shown,
         published=_published(name, run),
+        baseline=None if piece is None else _baseline(piece, config),
+        twin=_twin(run),
         source=SOURCE,
         hardest=_hardest(test, piece),
-    )
-
-
-@dataclass(frozen=True)
-class Line:
-    """A run in a comparison."""
-
-    name: str
-    corpus: str
-    corpus_sha256: str
-    test: float | None
-    valid: float | None
-    best_epoch: int
-    epochs: int
-    seconds: float
-    parameters: int
-    options: dict[str, Any]
-    """Those in which the compared runs differ."""
-
-
-def compare(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Line]:
-    """The runs with their figures and the options in which they differ, the best test first."""
-    folders = [run if isinstance(run, Run) else Run(run) for run in runs]
-    if not folders:
-        raise RunError("nothing to compare: name at least one run folder")
-    configs = [dict(run.config) for run in folders]
-    differing = [name for name in configs[0] if len({repr(config[name]) for config in configs}) > 1]
-    lines = []
-    for run, config in zip(folders, configs, strict=True):
-        result, about = run.result, run.about.corpus
-        lines.append(
-            Line(
-                name=run.name,
-                corpus=about.name or config["corpus"],
-                corpus_sha256=about.sha256,
-                test=result.test.nll_per_step if result.test else None,
-                valid=result.valid.nll_per_step if result.valid else None,
-                best_epoch=result.best_epoch,
-                epochs=result.epochs,
-                seconds=result.seconds,
-                parameters=result.parameters,
-                options={name: config[name] for name in differing},
-            )
-        )
-    return sorted(lines, key=lambda line: (line.test is None, line.test))
-
-
-def comparison_html(runs: Sequence[Run | str | os.PathLike[str]]) -> str:
-    """Several runs side by side as a page of HTML."""
-    folders = [run if isinstance(run, Run) else Run(run) for run in runs]
-    lines = compare(folders)
-    labels = {f"{number}  {run.name}": run.metrics for number, run in enumerate(folders, 1)}
-    return page(
-        "compare.html",
-        title=f"{len(lines)} runs",
-        lines=lines,
-        options=list(lines[0].options),
-        same_corpus=len({line.corpus_sha256 for line in lines}) == 1,
-        curves=figures.to_svg(figures.valid_curves(labels), "compare"),
     )
 
 
@@ -185,6 +134,32 @@ def _excerpt(run: Run, corpus: Corpus | None) -> _Excerpt:
         note += " Nothing is dropped in this network, so its probabilities have no uncertainty."
     tracks = listen.predicted(piece, p.mean.numpy(), seconds) if made else ()
     return _Excerpt(note, corpus, figures.to_svg(figure, "roll"), made, tracks)
+
+
+def _baseline(corpus: Corpus, config: Config) -> float:
+    """What note frequencies, or a Gaussian for each feature, score where the network was scored."""
+    return frequencies_nll(corpus.train, corpus.test, score_first=config.score_first)
+
+
+def _twin(run: Run) -> Run | None:
+    """The same network without noise, of the runs in the same folder the one with the lowest valid."""
+    if not _is_noisy(run.config):
+        return None
+    found = []
+    try:
+        beside = sorted(path for path in run.path.resolve().parent.iterdir() if path != run.path.resolve())
+    except OSError:
+        return None
+    for path in beside[:MAX_BESIDE]:
+        try:
+            other = Run(path)
+            same = all(getattr(other.config, name) == getattr(run.config, name) for name in NETWORK)
+            same = same and other.about.corpus.sha256 == run.about.corpus.sha256 != ""
+            if same and not _is_noisy(other.config) and other.result.valid is not None:
+                found.append((other.result.valid.nll_per_step, other))
+        except RunError:  # Not a run, or not a finished one.
+            continue
+    return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def _published(name: str, run: Run) -> list[tuple[str, float]]:
