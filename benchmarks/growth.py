@@ -6,12 +6,12 @@ import json
 import math
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import fastdropout as fd
+from benchmarks.memory import added_megabytes
 from benchmarks.timing import medians
 
 BASE = {"steps": 100, "batch": 16, "units": 200}
@@ -48,23 +48,13 @@ def peak_megabytes(kind: str, size: dict[str, int]) -> float:
 def child(kind: str, size: str) -> None:
     """In the process of its own: a small step first, for what is loaded once."""
     run_once(kind, 4, 2, 10)()
-    step = run_once(kind, **json.loads(size))
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew; Linux only
-    before = _status("VmRSS")
-    step()
-    print((_status("VmHWM") - before) / 1024)
+    print(added_megabytes(run_once(kind, **json.loads(size))))
 
 
 def exchanged_megabytes(kind: str, size: dict[str, int]) -> float:
     """What any layer of the kind must hold: its outputs and their gradients, of one moment or of two."""
     numbers = size["steps"] * size["batch"] * size["units"] * (2 if kind == "torch.nn.RNN" else 4)
     return numbers * 4 / 2**20
-
-
-def _status(name: str) -> int:
-    """A line of /proc/self/status, in kilobytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(name)).split()[1])
 
 
 def exponent(sizes: list[int], values: list[float]) -> float:

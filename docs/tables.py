@@ -14,6 +14,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks.uncertainty.page import PAGE as UNCERTAINTY
+from docs import functions
 
 from fastdropout.music.study.paper import MODELS as PUBLISHED
 from fastdropout.music.study.paper import TABLE_1, figure_for
@@ -276,6 +277,7 @@ def results(corpus: str, model: str) -> list[Result]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "functions": functions.table,
     "rules errors": rules_errors,
     "rules recurrence": rules_recurrence,
     "speed": speed,

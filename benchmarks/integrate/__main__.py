@@ -101,7 +101,7 @@ def accuracy(names: list[str], masks: int, seed: int, again: bool, quick: bool) 
         start = time.perf_counter()
         found = figures(name, masks, seed, cache, updates)
         seconds = time.perf_counter() - start
-        config = {"masks": masks, "examples": measure.EXAMPLES, "seed": seed, "seconds": round(seconds, 1)}
+        config = {"masks": masks, "examples": measure.EXAMPLES, "seed": seed}
         command = f'python -m benchmarks.integrate --only "{name}"'
         write(path_of(name, folder), command, config, found)
         print(f"[{i}/{len(left)}] {name}: no dropout {found['no_dropout']:.1e}, {seconds:.0f} s", flush=True)
@@ -127,6 +127,16 @@ def main() -> None:
         for name in names:
             path = path_of(name)
             print(name, "-" if not path.exists() else json.loads(path.read_text())["config"])
+        return
+    if args.what == "others":
+        from benchmarks.integrate import others
+
+        others.main(args.masks, args.seed)
+        return
+    if args.what == "times":
+        from benchmarks.integrate import times
+
+        times.main([n for n in names if n in NETWORKS], FOLDER / "times", args.again or bool(args.only))
         return
     accuracy(names, 100 if args.quick else args.masks, args.seed, args.again or bool(args.only), args.quick)
 

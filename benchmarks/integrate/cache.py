@@ -22,7 +22,7 @@ def cached(name: str, config: dict[str, Any], compute: Callable[[], Any], folder
     """The value of `compute`, or what it was when it was last called with this configuration."""
     if folder is None:
         return compute()
-    config = {**config, "torch": torch.__version__}
+    config = {**config, "torch": str(torch.__version__)}
     path = folder / f"{name.replace(' ', '-')}.pt"
     if path.exists():
         found = torch.load(path, weights_only=True)

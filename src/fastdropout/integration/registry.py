@@ -71,6 +71,7 @@ def elementwise(function: Function) -> Function:
             raise TypeError(f"{name_of(function)} takes Moments as its first argument only")
         return transform(lambda a: function(a, *args, **kwargs), x)
 
+    call.__doc__ = f"E and V of {name_of(function)}, by quadrature."
     return call
 
 

@@ -67,7 +67,14 @@ def _adapted(closed: Any) -> Any:
         kwargs.pop("inplace", None)
         return closed(input, *args, **kwargs)
 
+    call.__doc__ = closed.__doc__
     return call
+
+
+def _how(name: str, closed: Any) -> str:
+    if name in ("tanh", "sigmoid"):
+        return "fit"
+    return "quadrature" if "quadrature" in (closed.__doc__ or "") else "closed form"
 
 
 def _plain(name: str) -> Any:
@@ -84,13 +91,31 @@ def rrelu(
     return functional.leaky_relu(input, (lower + upper) / 2)
 
 
+def _clamp_min(x: Moments, min: Any) -> Moments:
+    """max(a, min)."""
+    return functional.clamp(x, min=min)
+
+
+def _clamp_max(x: Moments, max: Any) -> Moments:
+    """min(a, max)."""
+    return functional.clamp(x, max=max)
+
+
+_ENTRIES: dict[str, Entry] = {}  # aliases share theirs
+
+
+def _entry(name: str, closed: str) -> Entry:
+    form = {"clamp_min": _clamp_min, "clamp_max": _clamp_max}.get(closed) or getattr(functional, closed, None)
+    if form is None:
+        return by_quadrature(_plain(name))
+    return Entry(_adapted(form), precise=True, elementwise=True, pointwise=True, how=_how(closed, form))
+
+
 for _name, _closed in _CLOSED.items():
+    if _closed not in _ENTRIES:
+        _ENTRIES[_closed] = _entry(_name, _closed)
     _functions = tuple(
         f for f in (getattr(torch, _name, None), getattr(F, _name, None), method(_name),
                     getattr(torch.special, _name, None)) if f is not None and not inspect.isclass(f)
     )  # fmt: skip
-    _form = getattr(functional, _closed, None)
-    if _form is not None:
-        enter(_functions, Entry(_adapted(_form), precise=True, elementwise=True, pointwise=True))
-    else:
-        enter(_functions, by_quadrature(_plain(_name)))
+    enter(_functions, _ENTRIES[_closed])

@@ -64,9 +64,10 @@ def neg(input: Moments) -> Moments:
     return -input
 
 
-@rule(*_both("div"), *_both("divide"), *_both("true_divide"), Tensor.__truediv__, pointwise=True)
+@rule(*_both("div"), *_both("divide"), *_both("true_divide"), Tensor.__truediv__, pointwise=True,
+      how="delta method")  # fmt: skip
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Moments:
-    """a / b as a times 1 / b, the latter by quadrature where b is random."""
+    """a / b as a times 1 / b, the latter by the delta method where b is random."""
     if rounding_mode is not None:
         raise TypeError(f"division of Moments takes no rounding_mode, got {rounding_mode!r}")
     if not isinstance(other, Moments):
@@ -74,7 +75,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Moments:
     return mul(input, reciprocal(other))
 
 
-@rule(Tensor.__rtruediv__, Tensor.__rdiv__, pointwise=True)
+@rule(Tensor.__rtruediv__, Tensor.__rdiv__, pointwise=True, how="delta method")
 def rdiv(input: Moments, other: Any) -> Moments:
     """other / input."""
     return mul(other, reciprocal(input))
@@ -90,7 +91,7 @@ def reciprocal(input: Moments) -> Moments:
     return unchecked_moments(inverse, input.var * inverse**4)
 
 
-@rule(Tensor.__rpow__, pointwise=True)
+@rule(Tensor.__rpow__, pointwise=True, how="quadrature")
 def rpow(input: Moments, other: Any) -> Moments:
     """other ** input, by quadrature."""
     return power(other, input)
@@ -110,7 +111,7 @@ def cube(x: Moments) -> Moments:
     return unchecked_moments(m * (s + 3 * v), v * (9 * s**2 + 3 * v * (12 * s + 5 * v)))
 
 
-@rule(*_both("pow"), *_both("float_power"), Tensor.__pow__, pointwise=True)
+@rule(*_both("pow"), *_both("float_power"), Tensor.__pow__, pointwise=True, how="quadrature")
 def power(input: Any, exponent: Any) -> Moments:
     """Squares exactly, other powers by quadrature, negative ones by the delta method."""
     if isinstance(exponent, Moments):

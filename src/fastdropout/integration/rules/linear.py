@@ -33,7 +33,7 @@ def bilinear_moments(product: Any, a: Any, b: Any) -> Moments:
 
 @rule(F.linear)
 def linear(input: Any, weight: Any, bias: Any = None) -> Moments:
-    """W x + b."""
+    """W x + b: E = W E[x] + b, V = W^2 V[x]; noisy weights as in a product."""
     x, w = as_moments(input), as_moments(weight)
     if w.is_certain and not isinstance(bias, Moments):
         return unchecked_moments(F.linear(x.mean, w.mean, bias), F.linear(x.var, w.mean**2))
@@ -52,7 +52,7 @@ _PRODUCTS = words("matmul bmm mm mv dot outer inner kron")
     generic=True,
 )
 def matmul(func: Any, input: Any, other: Any) -> Moments:
-    """A B."""
+    """A B: E = E[A] E[B], V = V[A] (V[B] + E[B]^2) + E[A]^2 V[B], squares of elements."""
     return bilinear_moments(func, input, other)
 
 
@@ -86,9 +86,7 @@ def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Moments:
 
 @rule(torch.einsum)
 def einsum(equation: str, *operands: Any) -> Moments:
-    """Any sum of products of independent elements.
-
-        E = einsum(E...),   V = einsum((V + E^2)...) - einsum(E^2...)
+    """Any sum of products: E = einsum(E...), V = einsum((V + E^2)...) - einsum(E^2...).
 
     For two operands in the form of `bilinear_moments`, in which nothing cancels.
     """
@@ -110,7 +108,7 @@ def einsum(equation: str, *operands: Any) -> Moments:
       torch.conv_transpose2d, torch.conv_transpose3d, F.conv_transpose1d, F.conv_transpose2d,
       F.conv_transpose3d, generic=True)  # fmt: skip
 def convolution(func: Any, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Moments:
-    """W * x + b, with squared weights for the variance."""
+    """W * x + b: E = W * E[x] + b, V = W^2 * V[x]; noisy weights as in a product."""
     y = bilinear_moments(lambda a, b: func(a, b, None, *args, **kwargs), input, weight)
     if bias is None:
         return y

@@ -28,35 +28,50 @@ def _softmax_frozen(
 
 
 @rule(
-    F.softmax, torch.softmax, method("softmax"), torch.special.softmax, precise=True, frozen=_softmax_frozen
+    F.softmax,
+    torch.softmax,
+    method("softmax"),
+    torch.special.softmax,
+    precise=True,
+    frozen=_softmax_frozen,
+    how="log-odds as Gaussians",
 )
 def softmax(input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Moments:
-    """`functional.softmax`."""
+    """The sigmoid of log-odds of variance V[a_k] + sum_j w_j^2 V[a_j], w_j = p_j / (1 - p_k)."""
     return functional.softmax(input if dtype is None else input.to(dtype), _dim(dim, input))
 
 
-@rule(F.log_softmax, torch.log_softmax, method("log_softmax"), torch.special.log_softmax, precise=True)
+@rule(
+    F.log_softmax,
+    torch.log_softmax,
+    method("log_softmax"),
+    torch.special.log_softmax,
+    precise=True,
+    how="log-odds as Gaussians",
+)
 def log_softmax(input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Moments:
-    """`functional.log_softmax`."""
+    """E = E[a_k] - E[log S], V = V[a_k] (1 - 2 E[p_k]) + V[log S], S = sum exp(a)."""
     return functional.log_softmax(input if dtype is None else input.to(dtype), _dim(dim, input))
 
 
-@rule(F.softmin, precise=True)
+@rule(F.softmin, precise=True, how="log-odds as Gaussians")
 def softmin(input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Moments:
     """softmax(-x)."""
     return softmax(-input, dim, _stacklevel, dtype)
 
 
-@rule(torch.logsumexp, method("logsumexp"), torch.special.logsumexp, precise=True)
+@rule(
+    torch.logsumexp, method("logsumexp"), torch.special.logsumexp, precise=True, how="log-odds as Gaussians"
+)
 def logsumexp(input: Moments, dim: Any, keepdim: bool = False) -> Moments:
-    """`functional.logsumexp`."""
+    """V[log S] ~ sum_j (E[p_j]^2 + .4 V[p_j]) V[a_j], S = sum exp(a)."""
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
     if len(dims) > 1:
         raise TypeError(f"logsumexp of Moments takes one dimension, got {dims}")
     return functional.logsumexp(input, dims[0], keepdim)
 
 
-@rule(torch.logaddexp, method("logaddexp"), precise=True)
+@rule(torch.logaddexp, method("logaddexp"), precise=True, how="log-odds as Gaussians")
 def logaddexp(input: Any, other: Any) -> Moments:
     """log(exp(a) + exp(b)), of independent ones."""
     pair = [as_moments(x) for x in (input, other)]
@@ -71,13 +86,13 @@ _STATISTICS = "statistics in expectation"
 def layer_norm(
     input: Moments, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Moments:
-    """`functional.layer_norm`."""
+    """E = r (E[x] - mean E[x]), V = r^2 V[x] without noise along mean and scale, r = 1 / sqrt(E[S] + eps)."""
     return functional.layer_norm(input, normalized_shape, weight, bias, eps)
 
 
 @rule(F.rms_norm, torch.rms_norm, precise=True, how=_STATISTICS)
 def rms_norm(input: Moments, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Moments:
-    """`functional.rms_norm`."""
+    """E = r E[x], V = r^2 V[x] without noise along the scale, r = 1 / sqrt(mean(E[x^2]) + eps)."""
     return functional.rms_norm(input, normalized_shape, weight, eps)
 
 
@@ -85,7 +100,7 @@ def rms_norm(input: Moments, normalized_shape: Any, weight: Any = None, eps: flo
 def group_norm(
     input: Moments, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Moments:
-    """`functional.group_norm`."""
+    """`layer_norm` over the channels of each group."""
     return functional.group_norm(input, num_groups, weight, bias, eps)
 
 
@@ -94,7 +109,7 @@ def instance_norm(
     input: Moments, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Moments:  # fmt: skip
-    """`functional.instance_norm`."""
+    """`layer_norm` over each channel of each example."""
     return functional.instance_norm(
         input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
     )
@@ -105,5 +120,5 @@ def batch_norm(
     input: Moments, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Moments:  # fmt: skip
-    """`functional.batch_norm`: an affine map in evaluation mode."""
+    """An affine map in evaluation mode; in training `layer_norm` over the batch."""
     return functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)

@@ -62,7 +62,7 @@ def max_pool(
     func: Any, input: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> Moments:  # fmt: skip
-    """`functional.max_pool`: standard deviation 3 / 6 % too small for windows of 4 / 9 equal elements."""
+    """The largest element: standard deviation 3 / 6 % too small for windows of 4 / 9 equal elements."""
     stride = stride if stride is None or isinstance(stride, int) or len(stride) else None
     return functional.max_pool(input, kernel_size, stride, padding, dilation, ceil_mode, dims=_MAX[func])
 
@@ -72,7 +72,7 @@ _ADAPTIVE: dict[Any, int] = {F.adaptive_max_pool1d: 1, F.adaptive_max_pool2d: 2,
 
 @rule(*_ADAPTIVE, generic=True, how="one after the other, as Gaussians")
 def adaptive_max_pool(func: Any, input: Moments, output_size: Any, return_indices: bool = False) -> Moments:
-    """`functional.adaptive_max_pool`."""
+    """The largest element of each window, as in `max_pool`."""
     return functional.adaptive_max_pool(input, output_size, dims=_ADAPTIVE[func])
 
 
@@ -91,7 +91,7 @@ def minimum(input: Any, other: Any) -> Moments:
 @rule(torch.amax, method("amax"), torch.amin, method("amin"), generic=True,
       how="one after the other, as Gaussians")  # fmt: skip
 def extreme(func: Any, input: Moments, dim: Any = (), keepdim: bool = False) -> Moments:
-    """`functional.amax`, `amin`: standard deviation 3 to 13 % too small for 4 to 64 equal elements."""
+    """The largest or smallest: standard deviation 3 to 13 % too small for 4 to 64 equal elements."""
     return _extreme(func)(input, dim, keepdim)
 
 

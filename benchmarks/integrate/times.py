@@ -1,0 +1,135 @@
+"""Time and memory of the networks: `python -m benchmarks.integrate times`. Let nothing else run meanwhile.
+
+Ratios of medians measured in one run, at default rates with random weights. 50 masks are run in the faster
+of two ways: one after the other, or in batches. Memory is the peak that each adds in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import fastdropout as fd
+from benchmarks.integrate.measure import ROWS, settle
+from benchmarks.integrate.networks import NETWORKS, looked_at, outputs, sampling
+from benchmarks.integrate.training import loss_of
+from benchmarks.memory import added_megabytes
+from benchmarks.record import write
+from benchmarks.timing import medians
+
+BATCH, MASKS = 8, 50
+MEMORY_BATCH = 32
+GOALS = {"diagonal": 1 / 12, "traced, 1 output": 1 / 10, "traced, 10 outputs": 1 / 3, "memory": 3.0}
+
+
+def contestants(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Callable[[], object]]:
+    """What is timed."""
+    batches = -(-MASKS * BATCH // ROWS)
+    at_once = -(-MASKS // batches)
+    repeated = {name: x.repeat(at_once, *[1] * (x.ndim - 1)) for name, x in inputs.items()}
+
+    def masks(given: dict[str, Tensor], times: int) -> Callable[[], object]:
+        @torch.no_grad()
+        def run() -> None:
+            sampling(model)
+            for _ in range(times):
+                outputs(model, given)
+
+        return run
+
+    @torch.no_grad()
+    def diagonal() -> None:
+        model.eval()
+        with fd.integrate(trace=False):
+            outputs(model, inputs)
+
+    def traced(count: int) -> Callable[[], object]:
+        predict = fd.integrate(lambda **x: looked_at(outputs(model, x))[:, :count])
+
+        def run() -> object:
+            model.eval()
+            return predict(**inputs)
+
+        return run
+
+    return {
+        "50 masks, one after the other": masks(inputs, MASKS),
+        "50 masks, in batches": masks(repeated, batches),
+        "diagonal": diagonal,
+        "traced, 1 output": traced(1),
+        "traced, 10 outputs": traced(10),
+    }
+
+
+def prepared(name: str, batch: int) -> tuple[nn.Module, dict[str, Tensor], Tensor]:
+    """The network, and examples."""
+    torch.manual_seed(0)
+    network = NETWORKS[name]
+    model, data = network.make(), network.data()
+    settle(model, data.rows(torch.arange(64))[0])
+    return model, *data.rows(torch.arange(batch))
+
+
+def memory(name: str, kind: str) -> float:
+    """Megabytes, from a process of its own."""
+    code = "import sys; from benchmarks.integrate.times import child; child(*sys.argv[1:])"
+    found = subprocess.run(
+        [sys.executable, "-c", code, name, kind], capture_output=True, text=True, check=True
+    )
+    return float(found.stdout.split()[-1])
+
+
+def child(name: str, kind: str) -> None:
+    """In the process of its own: two examples first, for what is loaded once."""
+    model, inputs, target = prepared(name, MEMORY_BATCH)
+
+    def run(n: int) -> None:
+        given = {key: x[:n] for key, x in inputs.items()}
+        if kind == "training step":
+            loss_of(outputs(model.train(), given), target[:n]).backward()
+        else:
+            model.eval()
+            fd.integrate(lambda **x: looked_at(outputs(model, x)))(**given)
+
+    run(2)
+    model.zero_grad()
+    print(added_megabytes(lambda: run(MEMORY_BATCH)))
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """Seconds, megabytes and their ratios."""
+    model, inputs, _ = prepared(name, BATCH)
+    seconds = medians(contestants(model, inputs), rounds)
+    masks = min(value for key, value in seconds.items() if "masks" in key)
+    megabytes = {kind: memory(name, kind) for kind in ("training step", "traced, 10 outputs")}
+    ratios = {key: seconds[key] / masks for key in GOALS if key in seconds}
+    ratios["memory"] = megabytes["traced, 10 outputs"] / megabytes["training step"]
+    return {"seconds": seconds, "megabytes": megabytes, "ratios": ratios}
+
+
+def main(names: list[str], folder: Path, again: bool, rounds: int = 3) -> None:
+    """Measure what is not there yet; a file for each network."""
+    paths = {name: folder / f"{name.replace(' ', '-')}.json" for name in names}
+    left = [n for n in names if again or not paths[n].exists()]
+    print(f"{len(left)} of {len(names)} networks to time, results in {folder}", flush=True)
+    for i, name in enumerate(left, 1):
+        start = time.perf_counter()
+        found = measure(name, rounds)
+        config = {"batch": BATCH, "masks": MASKS, "memory_batch": MEMORY_BATCH, "rounds": rounds, "seed": 0}
+        write(paths[name], f'python -m benchmarks.integrate times --only "{name}"', config, found)
+        shown = "  ".join(f"{key} {value:.3f}" for key, value in found["ratios"].items())
+        print(f"[{i}/{len(left)}] {name}, {time.perf_counter() - start:.0f} s: {shown}", flush=True)
+
+
+def figures(folder: Path) -> dict[str, dict[str, float]]:
+    """The ratios of the networks that were timed."""
+    found = {n: folder / f"{n.replace(' ', '-')}.json" for n in NETWORKS}
+    return {n: json.loads(p.read_text())["figures"]["ratios"] for n, p in found.items() if p.exists()}
