@@ -106,9 +106,9 @@ def waves(length: int = 1600) -> Data:
     """Chords of three tones and a little noise: what a speech encoder is called with; there is no target."""
     g = torch.Generator().manual_seed(0)
     t = torch.arange(length) / 16000
-    pitch = 100 + 900 * torch.rand(64, 3, 1, generator=g)
-    sound = torch.sin(6.2832 * pitch * t).mean(1) + 0.05 * torch.randn(64, length, generator=g)
-    return Data({"input_values": sound}, torch.zeros(64, dtype=torch.long))
+    pitch = 100 + 900 * torch.rand(128, 3, 1, generator=g)
+    sound = torch.sin(6.2832 * pitch * t).mean(1) + 0.05 * torch.randn(128, length, generator=g)
+    return Data({"input_values": sound}, torch.zeros(128, dtype=torch.long))
 
 
 @lru_cache

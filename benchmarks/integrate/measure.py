@@ -86,9 +86,13 @@ def both(call: Call, inputs: dict[str, Any]) -> tuple[Moments, Moments]:
 
 
 def against_masks(model: nn.Module, inputs: dict[str, Tensor], truth: Truth) -> dict[str, Any]:
-    """One row: the model as it is, with the rates that it has."""
-    model.eval()
+    """One row: the model as it is, with the rates that it has.
+
+    In training mode, because attention in `transformers` hands a rate of zero on in evaluation mode.
+    """
+    sampling(model)
     row = compare(*both(lambda **x: outputs(model, x), inputs), truth)
+    model.eval()
     with torch.no_grad():
         plain = looked_at(outputs(model, inputs))
     return {**row, "plain_mean_error": ((plain - truth.mean).abs().mean() / truth.std.mean()).item()}
@@ -99,6 +103,7 @@ def without_dropout(model: nn.Module, inputs: dict[str, Tensor]) -> float:
     model.eval()
     with torch.no_grad():
         plain = outputs(model, inputs)
+    sampling(model)
     worst = 0.0
     for drop in (TINY, 0.0):
         set_rates(model, drop)

@@ -47,7 +47,7 @@ def contestants(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Callab
 
     @torch.no_grad()
     def diagonal() -> None:
-        model.eval()
+        sampling(model)
         with fd.integrate(trace=False):
             outputs(model, inputs)
 
@@ -55,7 +55,7 @@ def contestants(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Callab
         predict = fd.integrate(lambda **x: looked_at(outputs(model, x))[:, :count])
 
         def run() -> object:
-            model.eval()
+            sampling(model)
             return predict(**inputs)
 
         return run
@@ -96,7 +96,7 @@ def child(name: str, kind: str) -> None:
         if kind == "training step":
             loss_of(outputs(model.train(), given), target[:n]).backward()
         else:
-            model.eval()
+            sampling(model)
             fd.integrate(lambda **x: looked_at(outputs(model, x)))(**given)
 
     run(2)
