@@ -75,7 +75,7 @@ def contestants(batch: int, units: int) -> dict[str, Callable[[], Any]]:
         def run() -> tuple[torch.Tensor, torch.Tensor]:
             mean, square = torch.zeros(()), torch.zeros(())
             for _ in range(masks):
-                y = rnn(fd.functional.mask(x, 0.1))[0]
+                y = rnn(fd.functional.sampled_dropout(x, 0.1))[0]
                 mean, square = mean + y, square + y**2
             return mean / masks, square / masks - (mean / masks) ** 2
 

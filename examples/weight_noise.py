@@ -24,14 +24,15 @@ x, target = waves[:-1], waves[1:]
 def closure():
     optimizer.zero_grad()
     nll = fd.losses.gaussian_nll(out(rnn(x)[0]), target)
-    loss = nll.mean() + fd.nn.kl(model) / (100 * nll.numel())
+    loss = nll.mean() + fd.nn.weight_noise_kl(model) / (100 * nll.numel())
     loss.backward()
     fd.optim.clip_grad_norm_(model.parameters(), 225.0)
     return loss
 
 
 losses = [optimizer.step(closure).item() for _ in range(60)]
-print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, description length {fd.nn.kl(model).item():.0f} nats")
+nats = fd.nn.weight_noise_kl(model).item()
+print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, description length {nats:.0f} nats")
 with torch.no_grad():
     y = out(rnn(x)[0])[:, 0, 0]
 plt.plot(target[:, 0, 0], "k.", label="target")

@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fastdropout"
 FLOORS = [
-    {"errors", "files", "serving", "checks", "rearranging", "registration", "moments"},
+    {"errors", "files", "serving", "checks", "rearranging", "registration", "renaming", "moments"},
     {"functional"},
     {"recurrent"},
     {"integration"},

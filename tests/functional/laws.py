@@ -210,7 +210,7 @@ LAYERS = [
         "mask, linear",  # the sampler itself, against the closed form
         lambda x: fd.linear(fd.dropout(x, DROP), W, B),
         lambda x: _masked_product(x, keep_var=True),
-        lambda a: F.linear(fd.mask(a, DROP), W, B),
+        lambda a: F.linear(fd.sampled_dropout(a, DROP), W, B),
     ),
     Layer(
         "dropout of the mean, linear",

@@ -17,7 +17,7 @@ CALLS = {
     "dropout": lambda x: functional.dropout(x, 0.3),
     "dropout 0": lambda x: functional.dropout(x, 0.0),
     "dropout_of_mean": lambda x: functional.dropout_of_mean(x, 0.3),
-    "expected_logit": functional.expected_logit,
+    "logit_of_expected": functional.logit_of_expected,
     "expected_softplus": functional.expected_softplus,
     "identity": functional.identity,
     "linear": lambda x: functional.linear(x, WEIGHT),

@@ -99,7 +99,7 @@ def test_noisy_linear_drawn_and_in_closed_form_agree():
 
 def test_kl_needs_noisy_weights():
     with pytest.raises(ValueError, match="no noisy weights"):
-        fd.nn.kl(fd.nn.Linear(2, 2))
+        fd.nn.weight_noise_kl(fd.nn.Linear(2, 2))
 
 
 def test_survives_copy_pickle_state_dict_double_and_meta():

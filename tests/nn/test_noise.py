@@ -53,18 +53,18 @@ def test_adaptive_weight_noise_trains_in_three_lines():
     model = torch.nn.ModuleList([rnn, out])
     x = torch.rand(20, 8, 3).round()
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    start = (rnn.weight_hh_l0_log_std.detach().clone(), fd.nn.kl(model).item())
+    start = (rnn.weight_hh_l0_log_std.detach().clone(), fd.nn.weight_noise_kl(model).item())
     losses = []
     for _ in range(60):
         nll = fd.losses.bernoulli_nll(out(rnn(x)[0]), x)
-        loss = nll.mean() + fd.nn.kl(model) / (nll.numel() * 10)
+        loss = nll.mean() + fd.nn.weight_noise_kl(model) / (nll.numel() * 10)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] - 0.2
     assert (rnn.weight_hh_l0_log_std - start[0]).abs().max() > 0.1
-    assert fd.nn.kl(model).item() >= 0
+    assert fd.nn.weight_noise_kl(model).item() >= 0
 
 
 def test_kl_is_that_against_the_best_prior():
@@ -76,7 +76,7 @@ def test_kl_is_that_against_the_best_prior():
     def against(mean, std):
         return torch.distributions.kl_divergence(q, torch.distributions.Normal(mean, std)).sum()
 
-    best = fd.nn.kl(layer)
+    best = fd.nn.weight_noise_kl(layer)
     mean = layer.weight.mean()
     std = (layer.weight_log_std.exp() ** 2 + (layer.weight - mean) ** 2).mean().sqrt()
     torch.testing.assert_close(best, against(mean, std))

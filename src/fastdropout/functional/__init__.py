@@ -28,10 +28,10 @@ from fastdropout.functional.propagate import (
     dropout,
     dropout_of_mean,
     linear,
-    mask,
     mix_independent,
     multiply_independent,
     noisy_linear,
+    sampled_dropout,
 )
 from fastdropout.functional.smooth import (
     celu,
@@ -51,13 +51,14 @@ from fastdropout.functional.softmax import log_softmax, logsumexp, softmax
 from fastdropout.functional.transfer import (
     RULES,
     Rule,
-    expected_logit,
     expected_softplus,
     identity,
+    logit_of_expected,
     relu,
     sigmoid,
     tanh,
 )
+from fastdropout.renaming import renamed
 
 __all__ = [
     "RULES",
@@ -76,7 +77,6 @@ __all__ = [
     "elementwise",
     "elu",
     "exp",
-    "expected_logit",
     "expected_logsumexp",
     "expected_softplus",
     "gelu",
@@ -94,9 +94,9 @@ __all__ = [
     "log_expected_softmax",
     "log_sigmoid",
     "log_softmax",
+    "logit_of_expected",
     "logsumexp",
     "losses",
-    "mask",
     "max_pool",
     "maximum",
     "minimum",
@@ -110,6 +110,7 @@ __all__ = [
     "relu",
     "relu6",
     "rms_norm",
+    "sampled_dropout",
     "selu",
     "sigmoid",
     "silu",
@@ -122,3 +123,5 @@ __all__ = [
     "tanhshrink",
     "threshold",
 ]
+
+__getattr__ = renamed(__name__, {"expected_logit": "logit_of_expected", "mask": "sampled_dropout"})

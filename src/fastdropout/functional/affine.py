@@ -42,7 +42,11 @@ def affine(
 
     Under `method="mask"` the mask is drawn; under the others its moments are propagated.
     """
-    z = Moments.certain(propagate.mask(x.mean, drop)) if method == "mask" else propagate.dropout(x, drop)
+    z = (
+        Moments.certain(propagate.sampled_dropout(x.mean, drop))
+        if method == "mask"
+        else propagate.dropout(x, drop)
+    )
     if isinstance(weight, Moments):
         return propagate.noisy_linear(z, weight, bias)
     return propagate.linear(z, weight, bias)  # type: ignore[arg-type]

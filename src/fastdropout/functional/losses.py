@@ -13,7 +13,7 @@ from fastdropout.functional.categorical import expected_logsumexp, log_expected_
 from fastdropout.functional.piecewise import abs as absolute
 from fastdropout.functional.piecewise import piecewise
 from fastdropout.functional.propagate import add_independent
-from fastdropout.functional.transfer import expected_logit, softplus_gap
+from fastdropout.functional.transfer import logit_of_expected, softplus_gap
 from fastdropout.moments import Moments, as_moments
 
 
@@ -44,7 +44,7 @@ def bernoulli_nll(logits: Moments | Tensor, target: Tensor) -> Tensor:
     E[p] is off by at most 6e-4, and is taken by its logit: a logit of 1e4 is as good as one of 1.
     """
     logits = _with_target(logits, target)
-    return F.binary_cross_entropy_with_logits(expected_logit(logits), target, reduction="none")
+    return F.binary_cross_entropy_with_logits(logit_of_expected(logits), target, reduction="none")
 
 
 def expected_bernoulli_nll(logits: Moments | Tensor, target: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ def binary_cross_entropy_with_logits(
     _check_reduction(reduction)
     if not expected or logits.is_certain:
         return F.binary_cross_entropy_with_logits(
-            expected_logit(logits), target, weight, reduction=reduction, pos_weight=pos_weight
+            logit_of_expected(logits), target, weight, reduction=reduction, pos_weight=pos_weight
         )
     loss = F.binary_cross_entropy_with_logits(logits.mean, target, pos_weight=pos_weight, reduction="none")
     # The loss is linear in the logit but for softplus, which has this factor.

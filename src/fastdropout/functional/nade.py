@@ -138,7 +138,7 @@ def _prefix_sums(hidden: Moments, w_in: Tensor, states: States, options: Options
     first, drop = hidden.rearrange(lambda x: x[states.order]), options.drop_input
     one = w_in.new_ones(len(states.ones), 1)
     if options.method == "mask":
-        z = Moments.certain(propagate.mask(one, drop))
+        z = Moments.certain(propagate.sampled_dropout(one, drop))
     else:
         z = propagate.dropout(Moments.certain(one), drop)
     mean = _sums(first.mean, w_in.t()[states.ones] * z.mean, states.sizes)
@@ -164,5 +164,5 @@ def _dropped(pre: Moments, options: Options) -> Moments:
     f = torch.tanh if options.nonlinearity == "tanh" else torch.sigmoid
     post = f(pre.sample() if options.method == "gaussian" else pre.mean)
     if options.method == "mask":
-        return Moments.certain(propagate.mask(post, options.drop_hidden))
+        return Moments.certain(propagate.sampled_dropout(post, options.drop_hidden))
     return propagate.dropout(Moments.certain(post), options.drop_hidden)

@@ -43,7 +43,7 @@ def dropout_of_mean(x: Moments | Tensor, drop: float) -> Moments:
     return dropout(as_moments(x).mean, drop)
 
 
-def mask(x: Tensor, drop: float) -> Tensor:
+def sampled_dropout(x: Tensor, drop: float) -> Tensor:
     """Ordinary dropout: draw the mask of `dropout` and apply it."""
     check_drop(drop)
     return x if drop == 0 else x * (torch.rand_like(x) >= drop)

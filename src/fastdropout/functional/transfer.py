@@ -102,7 +102,7 @@ def relu(x: Moments | Tensor) -> Moments:
     )
 
 
-def expected_logit(x: Moments | Tensor) -> Tensor:
+def logit_of_expected(x: Moments | Tensor) -> Tensor:
     """log(E[p] / E[1 - p]) for p = sigmoid(a): the certain logit with the same expected probability.
 
     By the `fast` rule. Lies between 0 and E[a], and tends to E[a] far out, as the exact one does: it is good

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastdropout.functional.propagate import mask
+from fastdropout.functional.propagate import sampled_dropout
 from fastdropout.integration.context import Context, quiet
 from fastdropout.integration.registry import TABLE
 from fastdropout.integration.values import mapped
@@ -53,7 +53,7 @@ class Sampled(Context):
         self, x: Tensor | Moments, drop: float, *, scale: bool = True, shared: tuple[int, ...] = ()
     ) -> Moments:
         """A drawn mask, as a certain value."""
-        drawn = mask(self._drawn(as_moments(x)), drop)
+        drawn = sampled_dropout(self._drawn(as_moments(x)), drop)
         return Moments.certain(drawn / (1 - drop) if scale else drawn)
 
     def gaussian(self, mean: Tensor, var: Tensor) -> Moments:

@@ -6,8 +6,9 @@ from fastdropout.nn.cells import GRUCell, LSTMCell, RNNCell
 from fastdropout.nn.layers import GRU, LSTM, RNN
 from fastdropout.nn.linear import Dropout, Linear, NoisyLinear
 from fastdropout.nn.nade import NADE
-from fastdropout.nn.noise import kl
+from fastdropout.nn.noise import weight_noise_kl
 from fastdropout.nn.packed import PackedMoments, pad_packed_sequence
+from fastdropout.renaming import renamed
 
 __all__ = [
     "GRU",
@@ -28,6 +29,8 @@ __all__ = [
     "Softmax",
     "Tanh",
     "init",
-    "kl",
     "pad_packed_sequence",
+    "weight_noise_kl",
 ]
+
+__getattr__ = renamed(__name__, {"kl": "weight_noise_kl"})

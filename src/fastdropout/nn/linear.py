@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fastdropout.functional.affine import METHODS, Effective, Method, affine, effective_method
-from fastdropout.functional.propagate import dropout, mask
+from fastdropout.functional.propagate import dropout, sampled_dropout
 from fastdropout.moments import Moments, as_moments
 from fastdropout.nn.checked import Choice, Drop
 from fastdropout.nn.noise import add_weight_noise, noisy
@@ -39,7 +39,7 @@ class Dropout(nn.Module):
         if method == "mean":
             return x * (1 - self.drop)
         if method == "mask":
-            return Moments.certain(mask(x.mean, self.drop))
+            return Moments.certain(sampled_dropout(x.mean, self.drop))
         z = dropout(x, self.drop)
         return Moments.certain(z.sample()) if method == "gaussian" else z
 
@@ -113,7 +113,8 @@ class NoisyLinear(Linear):
     """A linear layer of Gaussian weights: adaptive weight noise in closed form, or drawn (Graves, 2011).
 
     `weight` and `bias` are the means, `weight_log_std` and `bias_log_std` are learnt beside them. Add
-    `kl(model) / n` to the loss. Under `method="mask"` the weights are drawn once a call, as in Graves (2011).
+    `weight_noise_kl(model) / n` to the loss. Under `method="mask"` the weights are drawn once a call, as in
+    Graves (2011).
 
     >>> import torch
     >>> NoisyLinear(3, 2)(torch.ones(3)).var.shape

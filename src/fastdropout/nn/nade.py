@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastdropout.functional import expected_logit, nade
+from fastdropout.functional import logit_of_expected, nade
 from fastdropout.functional.affine import METHODS, Method
 from fastdropout.functional.nade import NONLINEARITIES, Nonlinearity
 from fastdropout.functional.propagate import add_independent
@@ -143,7 +143,7 @@ class NADE(nn.Module):
         noise = noise.reshape(-1, self.features)
         v = torch.empty_like(noise)
         for i in range(self.features):
-            v[:, i] = noise[:, i] < torch.sigmoid(expected_logit(walk.logit(i)))
+            v[:, i] = noise[:, i] < torch.sigmoid(logit_of_expected(walk.logit(i)))
             walk.observe(i, v[:, i])
         return v.reshape(*rows, self.features)
 

@@ -27,7 +27,7 @@ def noisy(module: nn.Module, name: str) -> Moments:
     return unchecked_moments(mean, var) if serving.sources is None else serving.sources.gaussian(mean, var)
 
 
-def kl(module: nn.Module) -> Tensor:
+def weight_noise_kl(module: nn.Module) -> Tensor:
     """The description length of all noisy weights of a network: KL(weights || prior), in nats.
 
     The prior is a Gaussian learnt for each weight tensor. Its best mean and variance for given weights are
@@ -36,7 +36,8 @@ def kl(module: nn.Module) -> Tensor:
         prior mean = mean_i E[w_i],   prior var = mean_i (V[w_i] + (E[w_i] - prior mean)^2)
         KL = sum_i log(prior std / std_i)
 
-    Train with `loss = nll.mean() + kl(model) / n`, where n is the number of terms in the training set's nll.
+    Train with `loss = nll.mean() + weight_noise_kl(model) / n`, where n is the number of terms in the
+    training set's nll.
     """
     total: Tensor | None = None
     for owner in module.modules():
@@ -47,5 +48,7 @@ def kl(module: nn.Module) -> Tensor:
                 term = (0.5 * prior_var.log() - log_std).sum()
                 total = term if total is None else total + term
     if total is None:
-        raise ValueError("no noisy weights: kl takes a network with NoisyLinear or RNN(weight_noise=True)")
+        raise ValueError(
+            "no noisy weights: weight_noise_kl takes a network with NoisyLinear or RNN(weight_noise=True)"
+        )
     return total

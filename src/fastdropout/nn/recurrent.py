@@ -46,7 +46,7 @@ class RecurrentBase(nn.RNNBase):
         learn_initial: learn the mean and the variance of the state before the first step, which is used
             where `hx` is not given.
         weight_noise: adaptive weight noise: every weight is a Gaussian of which the mean and the log standard
-            deviation are learnt; add `fastdropout.nn.kl(model) / n` to the loss.
+            deviation are learnt; add `fastdropout.nn.weight_noise_kl(model) / n` to the loss.
         weight_std: the standard deviation that noisy weights start with.
         fused: use the fast path where it serves (all but `"gaussian"` with weight noise, and `proj_size`);
             False for the reference.

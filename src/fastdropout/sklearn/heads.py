@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fastdropout.functional import losses
-from fastdropout.functional.transfer import expected_logit
+from fastdropout.functional.transfer import logit_of_expected
 from fastdropout.moments import Moments, unchecked_moments
 from fastdropout.sklearn.classes import expected_softmax
 from fastdropout.sklearn.network import Weights
@@ -110,7 +110,7 @@ class CategoricalHead:
     def probabilities(self, mean: Tensor, covariance: Tensor) -> Tensor:
         """E[p] of Gaussian logits, (rows, classes), from their means and covariances."""
         if self.classes == 2:
-            logit = expected_logit(unchecked_moments(mean, covariance.squeeze(-1)))
+            logit = logit_of_expected(unchecked_moments(mean, covariance.squeeze(-1)))
             return torch.cat([torch.sigmoid(-logit), torch.sigmoid(logit)], -1)
         return expected_softmax(mean, covariance)
 

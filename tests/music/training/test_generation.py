@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fastdropout.errors import DataError
-from fastdropout.functional import expected_logit
+from fastdropout.functional import logit_of_expected
 from fastdropout.moments import Moments
 from fastdropout.music.data.canonical import CANONICAL, data_folder, find, load_canonical
 from fastdropout.music.training import NoteRNN, generate, load_model
@@ -62,7 +62,7 @@ def sparse_logits(frames=40):
 def test_a_temperature_keeps_the_expected_number_of_notes(temperature):
     output, logits = IndependentNotes(88), sparse_logits()
     shift = output.level(logits, temperature)
-    p = torch.sigmoid(expected_logit(logits) / temperature + shift)
+    p = torch.sigmoid(logit_of_expected(logits) / temperature + shift)
     torch.testing.assert_close(p.sum(-1), output.expected(logits).mean.sum(-1), atol=1e-3, rtol=1e-3)
     noise = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1))
     assert torch.equal(output.choose(logits, noise, temperature, shift), (noise < p).float())

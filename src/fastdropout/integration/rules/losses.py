@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastdropout.functional import expected_logit, losses
+from fastdropout.functional import logit_of_expected, losses
 from fastdropout.integration.registry import rule
 from fastdropout.moments import Moments
 
@@ -54,7 +54,7 @@ def binary_cross_entropy_with_logits(
     """-target log E[p] - (1 - target) log E[1 - p], p = sigmoid(logits)."""
     reduction = _reduction(reduction, size_average, reduce)
     return F.binary_cross_entropy_with_logits(
-        expected_logit(input), target, weight, reduction=reduction, pos_weight=pos_weight
+        logit_of_expected(input), target, weight, reduction=reduction, pos_weight=pos_weight
     )
 
 

@@ -159,7 +159,7 @@ class TwoWeights:
         value = bernoulli_nll(logits, self.z.expand(len(w), -1)).mean(1)
         if method == "weight decay":
             value = value + self.decay * (w**2).sum(1)
-        if method == "weight noise":  # the prior of both weights is learnt, as in `nn.kl`
+        if method == "weight noise":  # the prior of both weights is learnt, as in `nn.weight_noise_kl`
             prior = (var + (w - w.mean(1, keepdim=True)) ** 2).mean(1)
             value = value + (prior.log() - log_std.sum(1)) / (10 * len(self.x))
         return value

@@ -20,7 +20,7 @@ from fastdropout.music.training.evaluation import carried, mean_nll
 from fastdropout.music.training.model import usable_threads
 from fastdropout.music.training.records import Count, Number, Share
 from fastdropout.music.training.state import Data, State
-from fastdropout.nn import init, kl
+from fastdropout.nn import init, weight_noise_kl
 from fastdropout.optim import clip_grad_norm_
 
 
@@ -124,7 +124,7 @@ def _update(state: State, data: Data, batch: Batch) -> None:
         total = nll.sum()
         objective = total / max(frames, 1)  # A sum over members: each learns as if it were alone.
         if config.weight_noise:
-            objective = objective + kl(model) / data.frames
+            objective = objective + weight_noise_kl(model) / data.frames
         objective.backward()
         if config.weight_decay:
             _decay_weights(model, config.weight_decay)

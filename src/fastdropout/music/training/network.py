@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 import fastdropout.nn
-from fastdropout.functional import add_independent, dropout, mask
+from fastdropout.functional import add_independent, dropout, sampled_dropout
 from fastdropout.functional.affine import Method
 from fastdropout.functional.transfer import Rule
 from fastdropout.moments import Moments
@@ -160,7 +160,7 @@ class NoteRNN(Network):
     def _drop(self, x: Tensor, drop: float) -> Moments:
         if self.method != "mask":
             return dropout(Moments.certain(x), drop)
-        return Moments.certain(mask(x, drop) if self.training else x * (1 - drop))
+        return Moments.certain(sampled_dropout(x, drop) if self.training else x * (1 - drop))
 
     def forward(
         self, inputs: Tensor, state: Moments | None = None, where: Tensor | None = None

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fastdropout.functional import expected_logit, sigmoid
+from fastdropout.functional import logit_of_expected, sigmoid
 from fastdropout.functional.affine import Method
 from fastdropout.functional.losses import bernoulli_nll, expected_bernoulli_nll
 from fastdropout.functional.nade import Nonlinearity, Walk
@@ -43,7 +43,7 @@ class IndependentNotes(Output):
 
     def tally(self, parameters: Moments, frames: Tensor, mask: Tensor) -> Tensor:
         """By the probability that a note was given: how many, their sum, and how many sounded."""
-        p = torch.sigmoid(expected_logit(parameters))[mask].flatten().double()
+        p = torch.sigmoid(logit_of_expected(parameters))[mask].flatten().double()
         slot = (p * BINS).long().clamp_(0, BINS - 1)
         weights = (None, p, frames[mask].flatten().double())
         return torch.stack([torch.bincount(slot, w, BINS).double() for w in weights])
@@ -54,7 +54,7 @@ class IndependentNotes(Output):
 
     def choose(self, parameters: Moments, noise: Tensor, temperature: float, shift: Tensor | None) -> Tensor:
         """Notes that sound; the logit of the expected probability is divided by the temperature."""
-        logit = expected_logit(parameters)
+        logit = logit_of_expected(parameters)
         if not temperature:
             return (logit > 0).to(logit.dtype)
         scaled = logit / temperature if shift is None else logit / temperature + shift
@@ -67,7 +67,7 @@ class IndependentNotes(Output):
         """
         if temperature in (0, 1):
             return None
-        logit = expected_logit(parameters).double()
+        logit = logit_of_expected(parameters).double()
         wanted = torch.sigmoid(logit).sum(-1, keepdim=True)
         # At the b of a note, its probability is what it was: the sum's lies between the lowest and highest.
         low, high = (logit - logit / temperature).aminmax(dim=-1, keepdim=True)
