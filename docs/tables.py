@@ -83,8 +83,8 @@ def speed_short() -> str:
         ["training step, LSTM / `torch.nn.LSTM`", gated["LSTM / torch.nn.LSTM"]],
         ["training step, GRU / `torch.nn.GRU`", gated["GRU / torch.nn.GRU"]],
         ["the same RNN unrolled with autograd / fused", rnn["naive / fused"]],
-        ["prediction, RNN / 50 masks", rnn["predict: moments / predict: 50 masks"]],
-        ["prediction, LSTM / 50 masks", gated["predict: LSTM / predict: 50 LSTM masks"]],
+        ["prediction, diagonal variance, RNN / 50 masks", rnn["predict: moments / predict: 50 masks"]],
+        ["prediction, diagonal variance, LSTM / 50 masks", gated["predict: LSTM / predict: 50 LSTM masks"]],
     ]
     return table(["time", "ratio"], [[name, _number(value)] for name, value in rows])
 
@@ -113,6 +113,18 @@ def cells_trained() -> str:
     return table(["layer", "task", "drop", "diagonal", "traced", "correlation of the traced"], rows)
 
 
+def cells_short() -> str:
+    """Ranges over tasks and rates; of random weights, roots of the ratios of variances."""
+    found = figures("cells")
+    rows = []
+    for layer in dict.fromkeys(row["layer"] for row in found["trained"]):
+        random = [row["variance_ratio"] ** 0.5 for row in found["random"] if row["layer"] == layer]
+        own = [row for row in found["trained"] if row["layer"] == layer]
+        ranges = [random, *([row[f"{kind}_std_ratio"] for row in own] for kind in ("diagonal", "traced"))]
+        rows.append([layer, *(f"{min(values):.2f} to {max(values):.2f}" for values in ranges)])
+    return table(["layer", "random weights, diagonal", "trained, diagonal", "trained, traced"], rows)
+
+
 def cells_random() -> str:
     """Predicted over true variance of recurrent layers with random weights."""
     rows = [
@@ -126,6 +138,59 @@ def cells_random() -> str:
     ]
     head = ["layer", "drop input / hidden", "weight scale", "variance ratio", "error of the mean / std"]
     return table([*head, "correlation of std"], rows)
+
+
+def claims_published() -> str:
+    """The published models against masks."""
+    return _claims("published", ["model"])
+
+
+def claims_settings() -> str:
+    """Small networks by loss and rates against masks."""
+    return _claims("settings", ["loss"])
+
+
+def _claims(name: str, first: list[str]) -> str:
+    rows = []
+    for row in figures(f"claims-{name}"):
+        share = row["var_of_p_over_p_q"]
+        rows.append(
+            [
+                *(row[key] for key in first),
+                _rates(row),
+                f"{row['variance_ratio']:.2f}",
+                f"{row['traced_std_ratio_of_the_last_frame']:.2f}",
+                f"{row['offset_of_the_mean']:.2f} / {row['std_of_the_logits']:.1f}",
+                f"{share['5%']:.3f} to {share['95%']:.3f}",
+                f"{row['nll_of_the_pass']:.2f}",
+                f"{row['nll_of_averaged_masks']:.2f}",
+            ]
+        )
+    head = [*first, "drop input / hidden / output", "variance, diagonal / true", "std, traced / true"]
+    return table(
+        [
+            *head,
+            "offset of the mean / std",
+            "90 % of V[p] / (p (1 - p))",
+            "NLL of the pass",
+            "NLL of 200 masks",
+        ],
+        rows,
+    )
+
+
+def claims_masks() -> str:
+    """Sampled masks and the same noise integrated out on JSB Chorales."""
+    rows = [
+        ["masks" if row["method"] == "mask" else "integrated", _rates(row)]
+        + [f"{row[split]:.3f}" for split in ("valid", "test")]
+        for row in figures("claims-masks")
+    ]
+    return table(["dropout", "drop input / hidden / output", "valid", "test"], rows)
+
+
+def _rates(row: dict[str, Any]) -> str:
+    return " / ".join(f"{row[key]}" for key in ("drop_input", "drop_hidden", "drop_output"))
 
 
 def growth() -> str:
@@ -285,6 +350,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "gated": gated,
     "cells trained": cells_trained,
     "cells random": cells_random,
+    "cells short": cells_short,
+    "claims published": claims_published,
+    "claims settings": claims_settings,
+    "claims masks": claims_masks,
     "growth": growth,
     "profile": profile,
     "bach": bach,
