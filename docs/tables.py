@@ -99,6 +99,15 @@ def gated() -> str:
     return table(["batch", "units", "ratio", "value"], rows)
 
 
+def compiled() -> str:
+    """Time of compiled models as a share of that of eager ones."""
+    rows = [
+        [row["layer"], _number(row["train"]["ratio"]), _number(row["predict"]["ratio"])]
+        for row in figures("compiled")["rows"]
+    ]
+    return table(["model", "training step", "prediction"], rows)
+
+
 def cells_trained() -> str:
     """Predicted over true standard deviation of trained recurrent layers, both variances."""
     rows = [
@@ -348,6 +357,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "speed short": speed_short,
     "gated": gated,
+    "compiled": compiled,
     "cells trained": cells_trained,
     "cells random": cells_random,
     "cells short": cells_short,

@@ -1,7 +1,22 @@
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from fastdropout.music.data.midi import write_midi
+
+# Hypothesis's own limits are of the clock (200 ms for an example), which a busy machine exceeds.
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `-n`, files stay whole as long as both workers are busy: what a module trains is trained once."""
+    if config.getoption("dist") == "load":
+        from xdist.scheduler import WorkStealingScheduling
+
+        return WorkStealingScheduling(config, log)
+    return None
 
 
 @pytest.fixture(scope="session")

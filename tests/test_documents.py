@@ -3,7 +3,6 @@
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -32,18 +31,30 @@ def test_examples_run(path, capsys):
     assert capsys.readouterr().out
 
 
-def test_tables_are_those_of_the_results():
-    done = subprocess.run(
-        [sys.executable, "-m", "docs.tables", "--check"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture
+def check(monkeypatch):
+    """`python -m MODULE --check` in the root folder, in this process."""
+
+    def run(module):
+        monkeypatch.chdir(ROOT)
+        monkeypatch.syspath_prepend(ROOT)
+        monkeypatch.setattr(sys, "argv", [module, "--check"])
+        code = 0
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            code = end.code
+        assert not code
+
+    return run
 
 
-def test_captions_are_those_of_the_numbers():
-    done = subprocess.run(
-        [sys.executable, "-m", "docs.figures", "--check"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_tables_are_those_of_the_results(check):
+    check("docs.tables")
+
+
+def test_captions_are_those_of_the_numbers(check):
+    check("docs.figures")
     text = (ROOT / "docs" / "analysis.md").read_text()
     for numbers in (ROOT / "results" / "figures").glob("*.npz"):
         assert f"images/{numbers.stem}.png" in text

@@ -1,6 +1,8 @@
 """The real command, end to end."""
 
+import contextlib
 import errno
+import io
 import json
 import os
 import resource
@@ -23,27 +25,40 @@ SMALL = ("--hidden", "12", "--nu", "4", "--chunk", "20", "--batch", "4", "--thre
 TINY = (*SMALL, "--epochs", "3")
 
 
-def command(*words, cwd=None, timeout=120, **kwargs):
+# What takes longer hangs; a busy machine may be ten times slower than an idle one.
+PATIENCE = 600
+
+
+def process(*words, cwd=None, **kwargs):
+    """The command as a process of its own, which takes two seconds to import torch."""
     return subprocess.run(
         [sys.executable, "-m", "fastdropout", *map(str, words)],
         cwd=cwd,
-        timeout=timeout,
+        timeout=PATIENCE,
         capture_output=True,
         text=True,
         **kwargs,
     )
 
 
-def works(*words, **kwargs):
-    done = command(*words, **kwargs)
+def here(*words, cwd="."):
+    """The command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(list(map(str, words)))
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def works(*words, by=here, **kwargs):
+    done = by(*words, **kwargs)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
 
 
-def fails(*words, **kwargs):
+def fails(*words, by=here, **kwargs):
     """One line that says what, exit code 2, no traceback."""
-    done = command(*words, **kwargs)
+    done = by(*words, **kwargs)
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("fastdropout: ")
@@ -87,7 +102,7 @@ def test_train_on_a_folder_ends_with_the_report(trained):
 
 def test_train_on_the_embedded_corpus(tmp_path):
     """All of the chorales are read, a few of them are trained on."""
-    out = works("train", "--pieces", "4", *TINY, cwd=tmp_path)
+    out = works("train", "--pieces", "4", *TINY, by=process, cwd=tmp_path)
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name.startswith("bach-")
     assert out.splitlines()[-1] == f"report runs/{run.name}/report.html"
@@ -139,9 +154,9 @@ def test_data_lists_what_is_there(tmp_path):
     assert "does not hold nottingham" in out
 
 
-def test_data_get_needs_a_folder_and_a_name(tmp_path):
-    bare = {k: v for k, v in os.environ.items() if k != "FASTDROPOUT_DATA"}
-    assert "--data DIR or $FASTDROPOUT_DATA" in fails("data", "get", "nottingham", env=bare)
+def test_data_get_needs_a_folder_and_a_name(tmp_path, monkeypatch):
+    monkeypatch.delenv("FASTDROPOUT_DATA", raising=False)
+    assert "--data DIR or $FASTDROPOUT_DATA" in fails("data", "get", "nottingham")
     assert "allowed are piano-midi" in fails("data", "get", "bach", "--data", tmp_path)
     out = fails("data", "get", "nottingham", "--data", tmp_path, "--url", "http://127.0.0.1:1/")
     assert "could not be fetched" in out
@@ -159,7 +174,8 @@ def test_the_config_of_a_run_reruns_it(trained, tmp_path):
 
 
 def test_mistakes_are_one_line():
-    told = fails("train", "--hiden", "3", "--lr", "fast", "--drop-output", ".5", "--no-propagate-output")
+    words = ("--hiden", "3", "--lr", "fast", "--drop-output", ".5", "--no-propagate-output")
+    told = fails("train", *words, by=process)
     assert "hiden is unknown, did you mean hidden?" in told
     assert "lr must be a valid number, got 'fast'" in told
     assert "drop_output must be 0 where propagate_output is false" in told
@@ -186,7 +202,6 @@ MISTAKES = {
 
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_one_line(words, trained, tmp_path, capsys, monkeypatch):
-    """In this process, which has torch already; `fails` is the same for a few in their own."""
     monkeypatch.delenv("FASTDROPOUT_DATA", raising=False)
     run, _ = trained
     code = cli.main([word.format(run=run, empty=tmp_path) for word in words.split()])
@@ -220,8 +235,8 @@ def start(*words, cwd):
     )
 
 
-def wait_for(path, process, seconds=60):
-    end = time.monotonic() + seconds
+def wait_for(path, process):
+    end = time.monotonic() + PATIENCE
     while not path.exists():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
@@ -235,7 +250,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(midis, tmp_path):
     try:
         wait_for(tmp_path / "r" / "best.safetensors", process)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 130
@@ -257,7 +272,7 @@ def limit_files(size):
 def test_no_room_is_one_line_and_loses_nothing(midis, tmp_path):
     """The log grows over a limit while checkpoints still fit, as on a disk that is nearly full."""
     words = ("train", midis, *SMALL, "--epochs", "2000", "-o", "r")
-    told = fails(*words, cwd=tmp_path, preexec_fn=limit_files(60_000))
+    told = fails(*words, by=process, cwd=tmp_path, preexec_fn=limit_files(60_000))
     assert "metrics.jsonl: File too large" in told or "No space" in told
     assert "fastdropout resume r" in told
     before = load_checkpoint(tmp_path / "r" / "last.safetensors").state
@@ -266,7 +281,8 @@ def test_no_room_is_one_line_and_loses_nothing(midis, tmp_path):
 
 
 def test_no_room_for_a_checkpoint(midis, tmp_path):
-    told = fails("train", midis, *TINY, "-o", "r", cwd=tmp_path, preexec_fn=limit_files(4000))
+    words = ("train", midis, *TINY, "-o", "r")
+    told = fails(*words, by=process, cwd=tmp_path, preexec_fn=limit_files(4000))
     assert "last.safetensors: File too large" in told
     assert sorted(os.listdir(tmp_path / "r")) == [".lock", "config.toml", "run.json"]
     works("resume", "r", cwd=tmp_path)  # When there is room again.
@@ -296,19 +312,20 @@ def test_help_imports_nothing_heavy(words):
         f"heavy = [name for name in {HEAVY} if name in sys.modules];"
         "print('heavy', heavy, file=sys.stderr); sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr == "heavy []\n"
     assert done.stdout.strip()
 
 
 def test_help_answers_at_once():
-    """0.3 s on an idle machine; the best of several, with room for a busy one."""
+    """0.3 s of the processor, whatever else it has to do; the best of several."""
     times = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        works("--help")
-        times.append(time.perf_counter() - begin)
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        works("--help", by=process)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(times) < 0.6
 
 
@@ -323,7 +340,6 @@ def test_a_reader_that_goes_away_is_no_error():
         ["bash", "-c", f"set -o pipefail; {path} -m fastdropout train --help | head -1"],
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.stderr == ""
 

@@ -69,7 +69,7 @@ def test_a_training_in_front_of_head(songs, tmp_path):
     """The whole pipe, with the shell's own eyes."""
     words = [*PROGRAM, "train", str(songs), *TINY, "-o", "r"]
     line = "set -o pipefail; " + " ".join(f"'{word}'" for word in words) + " | head -1"
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "run r\n", "")
     assert Run(tmp_path / "r").finished
 
@@ -121,7 +121,7 @@ def test_without_standard_output_or_a_home(trained, tmp_path):
         preexec_fn=lambda: os.close(1),
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert (done.returncode, done.stderr) == (0, "")
     page = (tmp_path / "page.html").read_text()
@@ -152,7 +152,7 @@ def test_ctrl_c_during_an_import(module, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert (done.returncode, done.stderr) == (130, "")
 
@@ -164,7 +164,7 @@ def limited(size):
 def test_too_little_memory_inside_torch_is_no_divergence(songs, tmp_path):
     words = [*PROGRAM, "train", songs, "--hidden", "8192", "--threads", "1", "-o", "r"]
     done = subprocess.run(
-        words, cwd=tmp_path, preexec_fn=limited(2 << 30), capture_output=True, text=True, timeout=120
+        words, cwd=tmp_path, preexec_fn=limited(2 << 30), capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("fastdropout: not enough memory; ")

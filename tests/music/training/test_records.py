@@ -200,7 +200,7 @@ def test_large_files_take_no_memory(run):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     refused, count = done.stdout.splitlines()
     assert "result.json: cannot be read (larger than 16 MB" in refused

@@ -78,7 +78,7 @@ def ended(folder):
     return len(list(folder.glob("trials/*/result.json")))
 
 
-def until(happened, limit=300):
+def until(happened, limit=600):
     deadline = time.monotonic() + limit
     while not happened():
         assert time.monotonic() < deadline

@@ -101,7 +101,7 @@ def test_ctrl_c_saves_and_resume_goes_on(midis, tmp_path):
     with helpers.start(*words, start_new_session=True) as process:
         helpers.until(lambda: (folder / "trials" / "000" / "metrics.jsonl").exists())
         os.killpg(process.pid, signal.SIGINT)  # As a terminal does: to the workers too.
-        out, error = process.communicate(timeout=60)
+        out, error = process.communicate(timeout=600)
     assert process.returncode == 130, error
     assert out.splitlines()[-1] == f"saved; go on with: fastdropout search --resume {folder}"
     assert error == ""

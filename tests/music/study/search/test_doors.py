@@ -145,7 +145,7 @@ def test_something_else_that_listens_is_no_cluster(midis, fails, monkeypatch):
         begin = time.monotonic()
         told = fails(midis, "--ray", address)
     assert f"no Ray cluster at {address} (what listens there does not answer as one within 3 s)" in told
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 300  # by itself Ray tries for more than seven minutes
 
 
 def execute(folder, *orders):

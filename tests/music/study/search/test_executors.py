@@ -27,7 +27,7 @@ def learnt(folder):
     return lines, run.result.test
 
 
-def collect(executor, count, limit=120, each=lambda: None):
+def collect(executor, count, limit=600, each=lambda: None):
     deadline, outcomes = time.monotonic() + limit, []
     while len(outcomes) < count and time.monotonic() < deadline:
         each()
@@ -36,7 +36,7 @@ def collect(executor, count, limit=120, each=lambda: None):
     return dict(outcomes)
 
 
-def until(happened, limit=60):
+def until(happened, limit=600):
     deadline = time.monotonic() + limit
     while not happened():
         assert time.monotonic() < deadline
@@ -270,7 +270,7 @@ def test_a_job_out_of_memory_fails_and_the_next_goes_on(midis, tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     huge, small = done.stdout.splitlines()
     assert huge.startswith('["failed", "out of memory'), done.stdout + done.stderr
