@@ -175,6 +175,8 @@ class Moments(Rearranging):
         return attribute(self, name)
 
     def __getitem__(self, index: Any) -> Moments:
+        if serving.by is not None and serving.sources is not None:
+            serving.sources.passes("[]", index)
         return self.rearrange(lambda t: t[index])
 
     def __len__(self) -> int:

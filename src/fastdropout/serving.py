@@ -16,6 +16,9 @@ Serve = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 class Sources(Protocol):
     """Who is told where noise arises: the trace, or what draws it instead."""
 
+    predicts: bool
+    """Whether no gradients of weights are wanted, and variances carry none."""
+
     def mask(self, x: Any, drop: float, *, scale: bool = True) -> Any:
         """Dropout of `x`, scaled up by 1 / keep or not."""
 
@@ -24,6 +27,9 @@ class Sources(Protocol):
 
     def residual(self, mean: Tensor, var: Tensor) -> Tensor:
         """Noise of `mean` that arises from the noise of several others together."""
+
+    def passes(self, *what: Any) -> None:
+        """Note what the noise goes through that is no torch function."""
 
     def sees_steps(self) -> bool:
         """Whether every step's noise must be told: a fused loop that does not is not taken."""

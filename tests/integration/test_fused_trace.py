@@ -96,3 +96,29 @@ def test_a_memory_limit_changes_nothing_where_passes_cannot_be_batched():
     few, whole = noise.origins(y, **some), noise.origins(y, batch_dim=None)
     for name, found in whole.items():
         torch.testing.assert_close(few[name], found)
+
+
+@pytest.mark.parametrize("layer", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_predictions_leave_out_the_gradient_of_the_variance(layer, options):
+    """Half the products: nearly the same variance, and no gradients of weights."""
+    torch.manual_seed(0)
+    model, x = Forecaster(layer, **options).double(), torch.randn(6, 2, 3).double()
+    whole, y = traced(model, x)
+    found = fd.integrate(model, batch_dim=None)(x)
+    torch.testing.assert_close(found.mean, y.mean)
+    torch.testing.assert_close(found.var, whole, rtol=0.05, atol=1e-4)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_predictions_keep_the_variance_as_it_is():
+    """The slope of a single unit at a given variance, E[tanh'], to rounding."""
+    rnn = fd.nn.RNN(1, 1, drop_hidden=0.5, bias=False).double()
+    with torch.no_grad():
+        rnn.weight_ih_l0.fill_(2.0)
+        rnn.weight_hh_l0.fill_(1.5)
+    y = fd.integrate(lambda x: rnn(x)[0][-1], batch_dim=None)(torch.ones(2, 1, 1).double())
+    first = torch.tanh(torch.tensor(2.0).double())
+    mean, var = 2 + 1.5 * first / 2, 1.5**2 * first**2 / 4
+    _, _, slope = fd.functional.slopes.tanh(mean, var)
+    torch.testing.assert_close(y.var.squeeze(), slope**2 * var)

@@ -270,3 +270,42 @@ def test_check_prints_a_table():
     assert not model[0]._forward_hooks
     with pytest.raises(ValueError, match="masks"):
         fd.check(model, x, masks=1)
+
+
+def test_owners_are_found_once_and_again_where_the_way_changes():
+    """Later calls save passes; another order of the examples, or batch norm in training, is seen."""
+    model = net()
+    for x in torch.randn(3, 5, 6):
+        torch.testing.assert_close(fd.integrate(model)(x).var, (known := fd.integrate(model))(x).var)
+        for other in torch.randn(2, 5, 6):
+            torch.testing.assert_close(known(other).var, fd.integrate(model)(other).var)
+        assert len(known._owners) == 1
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.first, self.last = nn.BatchNorm1d(6), nn.Linear(6, 6), nn.Linear(6, 2)
+            self.order = torch.arange(5)
+
+        def forward(self, x):
+            return self.last(self.norm(F.dropout(self.first(x), 0.3))[self.order])
+
+    mixed, x = Mixed().eval(), torch.randn(5, 6)
+    known = fd.integrate(mixed)
+    for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 1, 4, 3]):
+        mixed.order = torch.tensor(order)
+        torch.testing.assert_close(known(x).var, fd.integrate(mixed)(x).var)
+    assert len(known._owners) == 3
+
+
+def test_owners_of_packed_pieces_are_those_of_their_lengths():
+    torch.manual_seed(0)
+    rnn, out = nn.LSTM(3, 8, 2, dropout=0.4), nn.Linear(8, 1)
+
+    def last(*pieces):
+        return out(rnn(nn.utils.rnn.pack_sequence(pieces, enforce_sorted=False))[1][0][-1])
+
+    known = fd.integrate(last)
+    for lengths in ((2, 5, 3), (5, 3, 2), (4, 4, 2), (2, 5, 3)):
+        pieces = [torch.randn(n, 3) for n in lengths]
+        torch.testing.assert_close(known(*pieces).var, fd.integrate(last)(*pieces).var)

@@ -126,6 +126,9 @@ class Context(TorchFunctionMode):
     def _known(self, x: Moments) -> Any:
         return x if x.is_certain or x._owner is self else self.enter(x)
 
+    def passes(self, *what: Any) -> None:
+        """Note what the noise goes through."""
+
     def sees_steps(self) -> bool:
         """Whether every step's noise must be told."""
         return True

@@ -20,7 +20,7 @@ from fastdropout.integration.pointwise import (
 from fastdropout.integration.registry import TABLE, Entry, name_of
 from fastdropout.integration.sloped import SLOPED, linearised, with_slope
 from fastdropout.integration.trace import MEMORY, Outputs, Source
-from fastdropout.integration.values import converted, means, overwrite, without_gradient, wrapped
+from fastdropout.integration.values import converted, fingerprint, means, overwrite, without_gradient, wrapped
 from fastdropout.integration.where import module_path
 from fastdropout.moments import Moments, as_moments, unchecked_moments
 from fastdropout.serving import Refusal
@@ -40,9 +40,14 @@ class Noise(Context):
         train_variance: bool = True,
         weight_var: Mapping[Tensor, Tensor] | None = None,
         predicts: bool = False,
+        owners: dict[Any, Any] | None = None,
     ) -> None:
         super().__init__(weight_var)
         self.predicts = predicts
+        # What was found out about whose a source is, by all that it may depend on: for a network that is
+        # called again. Under plain gains nobody sees what the noise goes through.
+        self._owners = owners if gains == "moments" else None
+        self._passed = 0
         if gains not in get_args(Gains):
             raise ValueError(f"gains must be one of {', '.join(get_args(Gains))}, got {gains!r}")
         self.gains, self.trace, self.cut = gains, trace, not train_variance
@@ -54,6 +59,7 @@ class Noise(Context):
 
     def serve(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute a torch function of Moments by its rule; without one, the mean by the function itself."""
+        self.passes(func, args, kwargs)
         entry = TABLE.get(func)
         if entry is not None and entry.kind == "composite":
             with self.active():
@@ -227,8 +233,17 @@ class Noise(Context):
 
     def module(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a module that is made for Moments, with plain functions inside."""
+        self.passes(forward.__qualname__, args, kwargs)
         out = super().module(forward, args, kwargs)
         return without_gradient(out) if self.cut else out
+
+    def passes(self, *what: Any) -> None:
+        """Note what the noise goes through: functions, shapes, numbers, and the values of indices."""
+        if self._owners is not None:
+            try:
+                self._passed = hash((self._passed, fingerprint(what)))
+            except TypeError:  # something that has no hash: what it does cannot be known again
+                self._owners = None
 
     def takes_places(self) -> bool:
         """Whether a fused loop may tell its noise by `record`: its gains are those of the moment rules."""
@@ -343,4 +358,11 @@ class Noise(Context):
         if batch_dim is not None and mean.ndim and not -mean.ndim <= batch_dim < mean.ndim:
             raise ValueError(f"batch_dim must be a dimension of y, which has {mean.ndim}, got {batch_dim}")
         with quiet():
-            return Outputs(mean, self.sources, batch_dim, memory)
+            if self._owners is None:
+                return Outputs(mean, self.sources, batch_dim, memory)
+            kinds = tuple((s.name, s.call, s.place.shape, s.dims) for s in self.sources)
+            key = (self._passed, kinds, mean.shape, batch_dim)
+            outputs = Outputs(mean, self.sources, batch_dim, memory, self._owners.get(key))
+            if len(self._owners) < 64:  # shapes of batches that come again; more are a stream of new ones
+                self._owners[key] = outputs.owners
+            return outputs

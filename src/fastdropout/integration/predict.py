@@ -17,6 +17,9 @@ from fastdropout.moments import Moments, unchecked_moments
 class Predictor:
     """A network that returns Moments with the *traced* variance: the dropout inside is integrated out.
 
+    The first call finds out by two more backward passes whose each source of noise is. Later calls with the
+    same shapes, functions and indices know it.
+
     Works under `torch.no_grad()` and in `torch.inference_mode()` too, leaves no gradients and changes nothing
     in the network.
 
@@ -44,12 +47,14 @@ class Predictor:
         self.model, self.output = model, output
         self.batch_dim, self.gains, self.memory = batch_dim, gains, memory
         self.weight_var = named_weights(model, weight_var)
+        self._owners: dict[Any, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs, with Moments instead of the tensors that depend on noise."""
         with torch.inference_mode(False), torch.enable_grad():
             args, kwargs = pytree.tree_map_only(Tensor, _usable, (args, kwargs))
             options: dict[str, Any] = {"gains": self.gains, "weight_var": self.weight_var}
+            options["owners"] = self._owners
             with Noise(train_variance=False, predicts=True, **options) as noise:
                 out = self._picked(self.model(*args, **kwargs))
             traced: dict[int, Moments] = {}

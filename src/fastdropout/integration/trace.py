@@ -78,10 +78,18 @@ class Outputs:
     the examples, gives the gradients of all of them, each with respect to its own sources. Whether it is so,
     and whose each source is, is found by two passes: with weights r_b on the examples instead of 1, a
     gradient is r_b times as large exactly where the source belongs to example b. Where it is not so (batch
-    norm in training, noisy weights, a mask for the whole batch), every element has a pass of its own.
+    norm in training, noisy weights, a mask for the whole batch), every element has a pass of its own. What
+    was found for a batch may be given as `owners` for the next one that goes the same way.
     """
 
-    def __init__(self, y: Tensor, sources: list[Source], batch_dim: int | None, memory: int = MEMORY) -> None:
+    def __init__(
+        self,
+        y: Tensor,
+        sources: list[Source],
+        batch_dim: int | None,
+        memory: int = MEMORY,
+        owners: list[Owner] | None = None,
+    ) -> None:
         self.sources, self.memory, self.like = sources, memory, y
         self.batch_dim = None if y.ndim == 0 else batch_dim
         self.table = y.reshape(1, -1)
@@ -93,6 +101,8 @@ class Outputs:
         self.owners: list[Owner] | None = None
         if len(self.table) == 1:
             self.owners = [self._whole(source) for source in self.live]
+        elif owners is not None and len(owners) == len(self.live):
+            self.owners = owners
         elif self.live:
             self.owners = self._find_owners()
             if self.owners is None:

@@ -22,6 +22,23 @@ def mapped(x: Any, of: Callable[[Moments], Any]) -> Any:
     return x
 
 
+def fingerprint(x: Any) -> Any:
+    """Of arguments: shapes of floating-point values, values of indices and masks, all else as it is."""
+    if isinstance(x, Moments):
+        return None if getattr(x, "is_pending", False) else tuple(x.shape)
+    if isinstance(x, Tensor):
+        if x.is_floating_point() or x.is_complex():
+            return tuple(x.shape)
+        return tuple(x.shape), x.detach().cpu().numpy().tobytes()
+    if isinstance(x, list | tuple):
+        return tuple(map(fingerprint, x))
+    if isinstance(x, dict):
+        return tuple((key, fingerprint(value)) for key, value in x.items())
+    if isinstance(x, slice):
+        return "slice", x.start, x.stop, x.step
+    return x
+
+
 def means(x: Any) -> Any:
     """Moments replaced by their means."""
     return mapped(x, lambda m: m._mean)

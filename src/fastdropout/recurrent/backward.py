@@ -28,7 +28,7 @@ class Backward:
         given, like = forward.inputs, forward.beginning
         # (in, out): products with the narrow side first are faster.
         self.w_ih_mean, self.w_ih_var = given.w_ih.new_zeros(2, *given.w_ih.t().shape)
-        self.w_hh: Tensor | None = None
+        self.w_hh = given.w_hh.new_zeros(2, *given.w_hh.shape)
         self.bias = like.new_zeros(2, forward.given + forward.apart)
         self.w_ih_noise = None if given.w_ih_var is None else torch.zeros_like(self.w_ih_mean)
         self.w_hh_noise = None if given.w_hh_var is None else torch.zeros_like(given.w_hh)
@@ -36,7 +36,8 @@ class Backward:
         self.x_mean = torch.empty_like(given.x_mean) if needs.x_mean else None
         self.x_var = torch.empty_like(given.x_mean) if needs.x_var and given.x_var is not None else None
         # Of what enters the step that was walked last, (2, pieces, units): through the product, and past it.
-        self.entering = torch.empty_like(self.beginning)
+        self.frozen = forward.options.frozen
+        self.entering = (torch.zeros_like if self.frozen else torch.empty_like)(self.beginning)
         carries = forward.cell.carries != "nothing"
         self.flow = torch.zeros_like(self.beginning) if carries else self.beginning[:, :0]
         self.flow_beginning = torch.zeros_like(self.flow)
@@ -57,20 +58,24 @@ class Backward:
             size, common = forward.sizes[t], forward.steps.common(t, -1)
             pull(forward.starts[t] - rows.start, size, forward.steps.common(t, 1), carried(t))
             entering = self.entering if size == full else self.entering[:, :size]
-            torch.bmm(blocks[t], forward.weights, out=entering)
+            if self.frozen:
+                torch.mm(blocks[t][0], forward.weights[0], out=entering[0])
+                self.flow[1:].zero_()
+            else:
+                torch.bmm(blocks[t], forward.weights, out=entering)
             if self.place is not None:  # after the mask: without the probability in the weights of the mean
                 torch.div(entering[0], forward.keep, out=self.place[forward.steps.rows(t)])
-            if forward.inputs.w_hh_var is not None:
+            if forward.inputs.w_hh_var is not None and not self.frozen:
                 units = forward.entering_step(t, steps, kept.state, forward.beginning)
                 self._through_square(entering, blocks[t][1] @ forward.inputs.w_hh_var, units)
             if common < size:  # pieces that begin here
                 self.beginning[:, common:size] = entering[:, common:]
                 self.flow_beginning[:, common:size] = self.flow[:, common:size]
-        units = forward.all_entering(steps, kept.state)
-        w_hh = torch.bmm(recurrent.transpose(1, 2), units)
-        self.w_hh = w_hh if self.w_hh is None else self.w_hh.add_(w_hh)
-        if self.w_hh_noise is not None:
-            self.w_hh_noise.addmm_(recurrent[1].t(), forward.square(units))
+        if self.needs.w_hh or self.needs.w_hh_var:
+            units = forward.all_entering(steps, kept.state)
+            self.w_hh.baddbmm_(recurrent.transpose(1, 2), units)
+            if self.w_hh_noise is not None:
+                self.w_hh_noise.addmm_(recurrent[1].t(), forward.square(units))
         if self.needs.bias:
             self.bias[0] += gradient[0].sum(0)
         if self.needs.bias_var:
@@ -169,9 +174,9 @@ class Backward:
                 self.w_ih_var.addmm_(noise.t(), gradient[1])
         if self.x_mean is not None:
             found = torch.mm(gradient[0], given.w_ih * (1 - drop), out=self.x_mean[rows])
-            if drop:
+            if drop and not self.frozen:
                 found += (2 * (1 - drop) * drop) * x * (gradient[1] @ given.w_ih**2)
-            if given.w_ih_var is not None:
+            if given.w_ih_var is not None and not self.frozen:
                 found += (2 * (1 - drop)) * x * (gradient[1] @ given.w_ih_var)
         if self.x_var is not None:
             squares = given.w_ih**2 if given.w_ih_var is None else given.w_ih**2 + given.w_ih_var
@@ -181,7 +186,6 @@ class Backward:
         """The gradient of each input, None where it is not asked for."""
         forward, given = self.forward, self.forward.inputs
         keep, spread = forward.keep, forward.spread
-        assert self.w_hh is not None
         h_mean = self.beginning[0] + 2 * spread * given.h_mean * self.beginning[1]
         h_var = keep * self.beginning[1]
         c_mean = c_var = None

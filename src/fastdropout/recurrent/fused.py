@@ -71,6 +71,9 @@ def traced_layer(
     sources = serving.sources
     assert sources is not None
     x, options = dropout(x, options.drop_input), replace(options, drop_input=0.0)
+    if sources.predicts:  # the loop would compute gradients of the weights in every pass
+        weights = Weights(*(w.detach() if isinstance(w, Tensor) else w for w in weights))
+        options = replace(options, frozen=True)
     if not options.drop_hidden:
         return fused_layer(cell, x, state, weights, options)
     steps = Steps(options.sizes, options.reverse)

@@ -26,6 +26,8 @@ class Options:
     method: Method = "moments"
     reverse: bool = False
     recompute: bool = False
+    frozen: bool = False
+    """Gradients go through the means only, as a trace of predictions wants them: half the products."""
 
 
 class Weights(NamedTuple):

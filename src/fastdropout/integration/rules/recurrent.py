@@ -103,7 +103,7 @@ def fused_layer(
         own = Weights(cell.input_weight(w_ih), w_hh, bias)
         if not fused.supports(as_moments(x), start, own):
             return None
-        options = Options(tuple(sizes), reverse=reverse)
+        options = Options(tuple(sizes), reverse=reverse, frozen=active().predicts)
         output, last = fused.fused_layer(cell, as_moments(x), start, own, options)
         return output, tuple(part for part in last if part is not None)
 
