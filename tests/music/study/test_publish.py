@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from fastdropout.errors import DataError, RunError
+from fastdropout.music.cli import main
 from fastdropout.music.data.canonical import CANONICAL, data_folder, find
 from fastdropout.music.study.publish import card, command_of, publish
-from fastdropout.music.training import evaluate_model, load_model, make_config, train
+from fastdropout.music.training import evaluate_model, load_model, make_config, published, train
 from fastdropout.music.training.checkpoint import read_tensors, write_tensors
 from fastdropout.music.training.model import cores, usable_threads
 from fastdropout.music.training.published import models_folder, published_models
@@ -47,6 +48,46 @@ def test_the_command_of_a_model_trains_its_configuration(run):
     assert command.endswith("--pieces 4 --chunk 30 --hidden 8 --nu 3 --epochs 2")
     best = make_config({"preset": "best", "corpus": "jsb-chorales"})
     assert command_of(best) == "fastdropout train jsb-chorales --preset best"
+
+
+EVERY_CLASS = {
+    "tiny-deep": ({"layers": 2, "drop_between": 0.2}, "2 layers with independent notes"),
+    "tiny-gru": ({"cell": "gru"}, "one layer of GRU with independent notes"),
+    "tiny-lstm": ({"cell": "lstm", "members": 2}, "one layer of LSTM with independent notes"),
+    "tiny-memory": (
+        {"memory": True, "skip": True, "drop_memory": 0.2},
+        "one layer with independent notes, and a memory of the piece",
+    ),
+    "tiny-nade": (
+        {"output": "nade", "nade_hidden": 6, "drop_nade_hidden": 0.3},
+        "one layer with notes that depend on those below them (NADE)",
+    ),
+    "tiny-nade-memory": (
+        {"output": "nade", "nade_hidden": 6, "memory": True, "skip": True},
+        "one layer with notes that depend on those below them (NADE), and a memory of the piece",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EVERY_CLASS)
+def test_models_of_every_class_are_published_scored_and_played(name, tmp_path, monkeypatch, capsys):
+    options, words = EVERY_CLASS[name]
+    run = train(make_config(SMALL | {"pieces": 2} | options), out=tmp_path / "run")
+    publish(run, name, tmp_path / "models")
+    monkeypatch.setattr(published, "models_folder", lambda: tmp_path / "models")
+    monkeypatch.chdir(tmp_path)
+    line = next(x for x in card(tmp_path / "models").splitlines() if x.startswith(f"| `{name}`"))
+    assert f"| {words} |" in line
+    test = f"{run.result.test.nll_per_step:.3f}"
+    assert f"| {test} |" in line
+    assert main(["evaluate", "--model", name]) == 0
+    out = capsys.readouterr().out
+    assert f"test NLL {test} nats" in out
+    assert f"its card says {test}" in out
+    assert main(["generate", "--model", name, "--frames", "5", "-o", "song.mid"]) == 0
+    assert (tmp_path / "song.wav").stat().st_size > 10_000
+    assert main(["listen", "--model", name, "--frames", "5"]) == 0
+    assert (tmp_path / "listen.html").read_text("utf-8").count("<audio") == 3
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../up", "x.safetensors"])
