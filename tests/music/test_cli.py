@@ -255,7 +255,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(midis, tmp_path):
         process.kill()
     assert process.returncode == 130
     assert err == ""
-    assert out.splitlines()[-1] == "saved; go on with: fastdropout resume r"
+    assert out.splitlines()[-1] == "saved; resume with: fastdropout resume r"
     state = load_checkpoint(tmp_path / "r" / "last.safetensors").state
     assert state.counters.updates > 0
     assert not (tmp_path / "r" / "result.json").exists()

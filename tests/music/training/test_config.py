@@ -10,7 +10,7 @@ from fastdropout.music.training.config import Config
 from fastdropout.music.training.options import from_text, make_config, read_config, read_toml, to_toml
 from fastdropout.music.training.presets import PRESETS
 
-# The table of chosen hyper parameters in the paper's appendix.
+# The table of chosen hyperparameters in the paper's appendix.
 PAPER = {
     "piano-midi": (600, 0.1, 0.3, 0.0, False, 0.005, 0.995, 0.8, 0.1, 0.0001, 25),
     "nottingham": (400, 0.1, 0.4, 0.0, True, 0.001, 0.99, 0.9, 0.001, 0.1, 0),

@@ -65,7 +65,7 @@ def reproduce(
     out
         where the run folders are [runs/table, runs/quick]
     results
-        where CORPUS.json is written, a line a training [as out]
+        where CORPUS.json is written, one line per run [as out]
     """
     from fastdropout.music.cli.screen import console
     from fastdropout.music.cli.train import ctrl_c

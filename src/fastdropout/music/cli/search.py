@@ -58,12 +58,12 @@ def search(
     trials
         how many [32]; with --resume, to how many the search is extended
     space
-        paper (exactly its table of hyper parameters), wide (ours) or structured (deep networks, gates, NADE,
+        paper (exactly its table of hyperparameters), wide (ours) or structured (deep networks, gates, NADE,
         a memory of the piece; fix output or memory to stay within a class) [paper]
     sampler
         random or tpe, which looks at the trials before [random]
     prune
-        give up hopeless trials early, by successive halving
+        stop weak trials early, by successive halving
     executor
         process (one single-threaded worker a core), serial, or ray [process]
     workers
@@ -75,11 +75,11 @@ def search(
     ray_gpus
         GPUs a trial asks Ray for
     storage
-        URL of a data base for the study, such as postgresql+psycopg://user@host/name [study.db]
+        URL of a database for the study, such as postgresql+psycopg://user@host/name [study.db]
     study
-        name of the study in that data base; drivers that give the same share its trials
+        name of the study in that database; drivers that give the same share its trials
     resume
-        go on with the search in this folder
+        resume the search in this folder
     out
         the search folder [searches/CORPUS-DATE-N]
     searches
@@ -124,7 +124,7 @@ def search(
         stopped = stop()
     with closing(work):
         if stopped and work.unfinished:
-            console.print(f"saved; go on with: fastdropout search --resume {folder.path}")
+            console.print(f"saved; resume with: fastdropout search --resume {folder.path}")
             return INTERRUPTED
         return _finish(work)
 
@@ -148,7 +148,7 @@ def _new(
     from fastdropout.music.training.state import load_corpus
 
     if asked.get("study") and storage is None:
-        raise ConfigError("study is the name in a data base: give its storage too")
+        raise ConfigError("study is the name in a database: give its storage too")
     if "threads" in options:
         raise ConfigError("threads is not for a search: a trial has one; workers says how many run at a time")
     if corpus and corpus not in NAMES and os.path.exists(os.path.expanduser(corpus)):
@@ -198,7 +198,7 @@ def _finish(work: Search) -> int:
 
 
 class SearchScreen:
-    """Follows a search: a table on a terminal, a line a trial in a log. Call it with the trials."""
+    """Follows a search: a table on a terminal, one line per trial in a log. Call it with the trials."""
 
     def __init__(self, work: Search) -> None:
         from rich.live import Live

@@ -46,7 +46,7 @@ def train(
         bach, piano-midi, nottingham, musedata, jsb-chorales, a folder of MIDI files, or sequences of zeros
         and ones or real values, steps x features: a .npz, .npy or .csv file or a folder of such [bach]
     preset
-        default, paper (its table of chosen hyper parameters), best (ours, so far), or of another class of
+        default, paper (its table of chosen hyperparameters), best (ours, so far), or of another class of
         network: deep, gru, lstm, memory, nade, nade-memory
     config
         a TOML file of options, such as the config.toml of a run
@@ -144,10 +144,10 @@ def _follow(work: Any, screen: TrainingScreen, places: list[Path]) -> int:
             raise
         why = f"{error.filename or places[0]}: {error.strerror or error}"
         raise RunError(
-            f"{why}; the last checkpoint is whole, when this is mended: fastdropout resume {places[0]}"
+            f"{why}; the last checkpoint is whole, once this is fixed: fastdropout resume {places[0]}"
         ) from error
     if not run.finished:
-        console.print(f"saved; go on with: fastdropout resume {run.path}")
+        console.print(f"saved; resume with: fastdropout resume {run.path}")
         return INTERRUPTED
     return _finish(run)
 

@@ -53,7 +53,7 @@ def read_results(path: str | os.PathLike[str]) -> list[Result]:
 
 
 def write_results(path: str | os.PathLike[str], results: Iterable[Result]) -> None:
-    """Replace the file: a list with a line a result, so that differences are easy to read."""
+    """Replace the file: a list with one line per result, so that differences are easy to read."""
     lines = [json.dumps(asdict(result)) for result in sorted(results, key=lambda result: result.key)]
     write_atomic(path, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
 

@@ -49,7 +49,7 @@ def train_all(quick: bool, tell: Callable[[float, str], None]) -> list[Training]
 
 
 def make(kind: str, seed: int, hidden: int, epochs: int, pieces: int) -> Config:
-    """The configuration of one: no tricks beside the paper's, a constant step rate."""
+    """The configuration of one: no tricks beside the paper's, a constant learning rate."""
     gentle = kind.endswith("gentle steps")
     drops = DROPS if kind == "fast dropout" else dict.fromkeys(DROPS, 0.0)
     return Config(

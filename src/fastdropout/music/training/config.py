@@ -45,7 +45,7 @@ class Config(BaseModel):
     layers: int = Field(1, ge=1, le=16, description="recurrent layers, one above the other")
     cell: Literal["tanh", "relu", "lstm", "gru"] = Field("tanh", description="of the recurrent layers")
     members: int = Field(
-        1, ge=1, le=64, description="networks side by side that the hidden units are dealt to"
+        1, ge=1, le=64, description="networks of an ensemble, which share out the hidden units"
     )
     skip: bool = Field(False, description="a linear path from the inputs to the output besides")
     memory: bool = Field(False, description="also read what followed the last frames earlier in the piece")
@@ -83,12 +83,12 @@ class Config(BaseModel):
 
     # training
     loss: Literal["mean", "expected"] = Field("mean", description="-log E[p] (the paper's) or E[-log p]")
-    lr: float = Field(0.001, gt=0, le=1e3, description="step rate")
+    lr: float = Field(0.001, gt=0, le=1e3, description="learning rate")
     momentum: float = Field(0.99, ge=0, lt=1, description="of RMSprop with look-ahead")
     alpha: float = Field(0.8, ge=0, lt=1, description="decay of the squared gradient's average")
     clip: float = Field(225.0, gt=0, le=1e12, description="threshold of the gradient's norm")
     weight_decay: float = Field(0.0, ge=0, le=1e3, description="L2 penalty on the weights")
-    schedule: Literal["none", "cosine"] = Field("cosine", description="of the step rate, over all epochs")
+    schedule: Literal["none", "cosine"] = Field("cosine", description="of the learning rate, over all epochs")
     averaging: float = Field(0.99, ge=0, lt=1, description="decay of the averaged weights; 0 for none")
     epochs: int = Field(70, ge=1, le=1_000_000, description="most passes over the training pieces")
     patience: int = Field(0, ge=0, description="stop after so many epochs without a better valid; 0: never")

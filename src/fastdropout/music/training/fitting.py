@@ -98,7 +98,7 @@ def fit(state: State, data: Data) -> Iterator[Progress]:
 
 
 def learning_rate(config: Config, updates: int, updates_per_epoch: int) -> float:
-    """The step rate after `updates` updates."""
+    """The learning rate after `updates` updates."""
     if config.schedule == "none":
         return config.lr
     return config.lr * 0.5 * (1 + math.cos(math.pi * updates / (config.epochs * updates_per_epoch)))

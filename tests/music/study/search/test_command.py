@@ -103,7 +103,7 @@ def test_ctrl_c_saves_and_resume_goes_on(midis, tmp_path):
         os.killpg(process.pid, signal.SIGINT)  # As a terminal does: to the workers too.
         out, error = process.communicate(timeout=600)
     assert process.returncode == 130, error
-    assert out.splitlines()[-1] == f"saved; go on with: fastdropout search --resume {folder}"
+    assert out.splitlines()[-1] == f"saved; resume with: fastdropout search --resume {folder}"
     assert error == ""
     states = [t.state for t in helpers.opened(folder).trials]
     assert states == ["running", "waiting", "waiting"]

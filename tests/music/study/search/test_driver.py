@@ -186,7 +186,7 @@ def test_what_stops_is_not_told(make):
 def test_what_halts_ends_the_search_with_a_sentence(make):
     search = make()
     executor = Scripted(lambda key, job: Outcome("halted", reason="disk: No space left on device"))
-    with pytest.raises(RunError, match=r"No space left.*when this is mended: fastdropout search --resume"):
+    with pytest.raises(RunError, match=r"No space left.*once this is fixed: fastdropout search --resume"):
         search.run(executor)
     assert [t.state for t in search.trials] == ["running"] + ["waiting"] * 4
 
@@ -200,7 +200,7 @@ def test_a_disk_that_is_full_for_the_driver_itself(make, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", full)
         with pytest.raises(
-            RunError, match=r"trials/000: No space left.*when this is mended: fastdropout search"
+            RunError, match=r"trials/000: No space left.*once this is fixed: fastdropout search"
         ):
             search.run(Scripted(scores))
     reopened(search).run(Scripted(scores))

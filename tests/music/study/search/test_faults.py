@@ -156,7 +156,7 @@ def test_a_full_disk(calm, tmp_path):
         said = helpers.search("bach", "--trials", COUNT, *BUDGET, "-o", disk / "s", code=2)
         line = said.splitlines()[-1]
         assert "No space left on device" in line or "disk is full" in line, said
-        assert line.endswith(f"when this is mended: fastdropout search --resume {disk / 's'}")
+        assert line.endswith(f"once this is fixed: fastdropout search --resume {disk / 's'}")
         assert 0 < helpers.ended(disk / "s") < COUNT
         helpers.search("--resume", disk / "s", code=2)  # Nothing has changed, and nothing is lost.
         assert mount(disk, "1g", "remount,")

@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture
 def server():
-    """A server of its own on a socket; yields the URL of a data base."""
+    """A server of its own on a socket; yields the URL of a database."""
     place = Path("/tmp") / f"fd-postgres-{os.getpid()}"
     place.mkdir(mode=0o700)
     programs = SERVERS[-1].parent

@@ -87,7 +87,7 @@ class Search:
             self._join()
 
     def close(self) -> None:
-        """Give the connections to the data base back; a later use opens them again."""
+        """Give the connections to the database back; a later use opens them again."""
         self._storage.remove_session()
         self._storage.engine.dispose()
 
@@ -339,7 +339,8 @@ def rungs(epochs: int) -> list[int]:
 def hopeless(value: float, values: Sequence[float]) -> bool:
     """Whether `value` is not among the best third of `values`, which it is one of; the first never is.
 
-    Asynchronous successive halving: nobody waits for the others, so who is pruned depends on who came first.
+    Asynchronous successive halving: no trial waits for the others, so it depends on their order which ones
+    are pruned.
     """
     return value > sorted(values)[max(1, len(values) // REDUCTION) - 1]
 

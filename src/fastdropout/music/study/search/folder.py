@@ -35,7 +35,7 @@ class Settings(BaseModel):
     options: dict[str, Any] = {}
     """Options of a configuration that are not drawn."""
     storage: str | None = None
-    """URL of a data base without its password; None for study.db in the folder."""
+    """URL of a database without its password; None for study.db in the folder."""
     study: str = Field("search", min_length=1, max_length=500)
     driver: str = Field(default_factory=lambda: secrets.token_hex(8))
     """Tells the trials of this folder from those of others in one study."""
@@ -75,7 +75,7 @@ class SearchFolder:
         _write(self.path, self.settings)
 
     def open_storage(self, storage: str | None = None) -> optuna.storages.RDBStorage:
-        """The data base of the study; `storage` is its URL with a password, where that is needed."""
+        """The database of the study; `storage` is its URL with a password, where that is needed."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         file = self.path / "study.db"
         url = storage or self.settings.storage or f"sqlite:///{file}"
@@ -87,7 +87,7 @@ class SearchFolder:
             ours = url.startswith("postgresql")
             what = "pip install 'fastdropout[postgres]'" if ours else "install the driver that its URL names"
             raise ConfigError(f"{without_password(url)}: {one_line(error, 200)}; {what}") from error
-        except Exception as error:  # Whatever a data base's driver raises.
+        except Exception as error:  # Whatever a database's driver raises.
             why = one_line(getattr(error, "orig", None) or error, 300)
             raise RunError(f"{without_password(url)}: cannot be opened ({why})") from error
 
@@ -97,8 +97,8 @@ class SearchFolder:
 
     @staticmethod
     def how_to_go_on(path: Path, why: str) -> str:
-        """A sentence about how to go on with the search in `path`."""
-        return f"{why}; when this is mended: fastdropout search --resume {path}"
+        """A sentence about how to resume the search in `path`."""
+        return f"{why}; once this is fixed: fastdropout search --resume {path}"
 
 
 def create_folder(
@@ -114,7 +114,7 @@ def create_folder(
 
 
 def without_password(url: str) -> str:
-    """A data base's URL as it may be shown and stored."""
+    """A database's URL as it may be shown and stored."""
     try:
         parts = make_url(url)
     except ArgumentError:

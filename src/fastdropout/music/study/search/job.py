@@ -31,7 +31,7 @@ _UNBORN = {"run.json", ".lock"}
 
 @dataclass(frozen=True)
 class Job:
-    """Train the run folder `folder` with `config`, or go on with it.
+    """Train the run folder `folder` with `config`, or resume it.
 
     Several jobs at a time want `config.threads` to be 1.
     """
@@ -175,7 +175,7 @@ def _essence(config: Config) -> Config:
 
 
 def _clear(folder: Path) -> None:
-    """Take away what a process left that was killed before there was a configuration to go on with."""
+    """Take away what a process left that was killed before there was a configuration to resume."""
     if not folder.is_dir():
         return
     left = list(folder.iterdir())

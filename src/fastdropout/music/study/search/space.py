@@ -69,7 +69,7 @@ PAPER = Space(
         "nu": _any(15, 25, 35, 50, 0),
     },
 )
-"""The paper's table of hyper parameters; `nu` 0 is its "no": all connections."""
+"""The paper's table of hyperparameters; `nu` 0 is its "no": all connections."""
 
 WIDE = Space(
     "default",
