@@ -2,7 +2,8 @@
 
 Each task (a data set and a family of methods) is kept in a file under results/uncertainty/ when it is
 finished, and not done again: stop the command and start it anew as you like. At the end it draws the
-pictures and writes the tables of docs/uncertainty.md. `times` measures times; let nothing else run meanwhile.
+pictures and writes the tables of docs/uncertainty.md. `times` and `fits`
+measure times; let nothing else run meanwhile.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from benchmarks.uncertainty.store import FOLDER, done
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.uncertainty", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", default="all", choices=["all", "times", "pictures", "page", "list"]
+        "what", nargs="?", default="all", choices=["all", "times", "fits", "pictures", "page", "list"]
     )
     parser.add_argument("--quick", action="store_true", help="a few splits and epochs, in a temporary folder")
     parser.add_argument("--only", metavar="NAME", help="tasks whose name contains NAME, even if finished")
     parser.add_argument("--jobs", type=int, default=1, help="tasks at a time, each on one thread")
     args = parser.parse_args()
-    if args.what == "times":
+    if args.what in ("times", "fits"):
         from benchmarks.uncertainty import times
 
-        times.main(args.quick)
+        times.main(args.what, args.quick)
     if args.what in ("pictures", "page"):
         from benchmarks.uncertainty import page, pictures
 
         {"pictures": pictures.main, "page": page.main}[args.what]()
-    if args.what in ("times", "pictures", "page"):
+    if args.what in ("times", "fits", "pictures", "page"):
         return
     folder = Path(tempfile.mkdtemp(prefix="uncertainty-")) if args.quick else FOLDER
     wanted = [t for t in tasks.names() if not args.only or args.only in t]

@@ -279,19 +279,21 @@ def times() -> str:
 
 
 def training_times() -> str:
-    """Milliseconds of an update, seconds of a fit."""
+    """Milliseconds of an update."""
     found = _times()
     if found is None:
         return "–"
     names = list(found["update"][0]["seconds"])
     rows = [[r["what"], *(f"{1000 * r['seconds'][n]:.2f}" for n in names)] for r in found["update"]]
-    lines = table(["milliseconds of an update", *names], rows)
-    fits = [[r["what"], f"{r['seconds']:.1f}", str(r["epochs"]), f"{r['score']:.3f}"] for r in found["fit"]]
-    return (
-        lines
-        + "\n\n"
-        + table(["fit with defaults", "seconds", "epochs", "R² or accuracy on other rows"], fits)
-    )
+    return table(["milliseconds of an update", *names], rows)
+
+
+def fits() -> str:
+    """Seconds of a whole fit."""
+    found = store.figures("fits") if store.done("fits") else []
+    rows = [[r["what"], f"{r['seconds']:.1f}", str(r["epochs"]), f"{r['score']:.3f}"] for r in found]
+    head = ["fit with defaults", "seconds", "epochs", "R² or accuracy on other rows"]
+    return table(head, rows or [["–"] * len(head)])
 
 
 PAGE: dict[str, Callable[[], str]] = {
@@ -308,6 +310,7 @@ PAGE: dict[str, Callable[[], str]] = {
     "uncertainty differences": differences,
     "uncertainty times": times,
     "uncertainty training times": training_times,
+    "uncertainty fits": fits,
 }
 
 

@@ -1,4 +1,7 @@
-"""Times of predictions and of training, contestants interleaved: `python -m benchmarks.uncertainty times`."""
+"""Times of predictions and updates, contestants interleaved, and of whole fits of the estimators.
+
+`python -m benchmarks.uncertainty times`, and `fits`.
+"""
 
 from __future__ import annotations
 
@@ -193,16 +196,23 @@ def fit(quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def main(quick: bool = False, threads: int = 2) -> None:
-    """Measure all; let nothing else run meanwhile."""
+def main(what: str, quick: bool = False, threads: int = 2) -> None:
+    """Measure `"times"` or `"fits"`; let nothing else run meanwhile."""
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     rounds = 2 if quick else 7
+    if what == "times":
+        config = {"rounds": rounds, "threads": threads, "masks": MASKS}
 
-    def compute() -> dict[str, Any]:
-        return {"prediction": prediction(rounds), "update": update(rounds), "fit": fit(quick)}
+        def compute() -> Any:
+            return {"prediction": prediction(rounds), "update": update(rounds)}
+    else:
+        config = {"threads": threads, "seed": 0}
+
+        def compute() -> Any:
+            return fit(quick)
 
     if quick:
         compute()
-        return
-    store.run("times", compute, {"rounds": rounds, "threads": threads, "masks": MASKS}, command="times")
+    else:
+        store.run(what, compute, config, command=what)
