@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -220,13 +221,17 @@ def goals() -> str:
             "test log-likelihood, fast dropout against MC dropout 50",
             "not worse beyond a standard error on 80 % of the sets, better on half",
             f"not worse on {len(held)} of {len(found)}, better on {len(better)}"
-            + (f"; worse: {', '.join(worse)}" if worse else ""),
+            + (f"; worse: {', '.join(worse)}" if worse else "")
+            if found
+            else "–",
         ],
         [
             "coverage of 90 % intervals",
             "85 to 95 % on every regression set",
-            f"{len(coverage) - len(outside)} of {len(coverage)} inside"
-            + (f"; outside: {', '.join(outside)}" if outside else ""),
+            f"{len(coverage) - len(outside)} of {len(coverage)} sets inside"
+            + (f"; outside: {', '.join(outside)}" if outside else "")
+            if coverage
+            else "–",
         ],
         ["out-of-distribution AUROC", "at least that of MC dropout 50", "; ".join(ood) or "–"],
         ["time of a prediction / MC dropout 50", "≤ 1/15", _time_goal()],
@@ -296,13 +301,30 @@ def fits() -> str:
     return table(head, rows or [["–"] * len(head)])
 
 
+def picture(name: str, caption: str) -> str:
+    """A picture that `pictures` has drawn, with its caption."""
+    file = f"uncertainty-{name}.png"
+    if not (RESULTS.parent / "docs" / "images" / file).exists():
+        return "–"
+    return f"![{caption.partition(':')[0]}](images/{file})\n\n*{caption}*"
+
+
+CAPTIONS = {
+    "band": "Bands over a function with a gap in the data: mean and two standard deviations. "
+    "Dots are the data, the dotted line is the function.",
+    "reliability": "Reliability on rotated digits: share of right answers against confidence. "
+    "Below the diagonal a method is too sure of itself.",
+    "sparsification": "Sparsification: RMSE of the rows that are left when those of the largest "
+    "predicted spread are removed. A spread that says nothing gives a flat line.",
+    "risk-coverage": "Risk and coverage on rotated digits: errors among the surest answers.",
+}
 PAGE: dict[str, Callable[[], str]] = {
     "uncertainty goals": goals,
     "uncertainty log likelihood": log_likelihood,
     "uncertainty rmse": lambda: regression("rmse"),
     "uncertainty coverage": lambda: regression("coverage", 1, percent=True),
     "uncertainty width": lambda: regression("width"),
-    "uncertainty sparsification": lambda: regression("sparsification", 3),
+    "uncertainty sparsification error": lambda: regression("sparsification", 3),
     "uncertainty images": images,
     "uncertainty worse images": worse_images,
     "uncertainty forecasts": forecasts,
@@ -311,6 +333,7 @@ PAGE: dict[str, Callable[[], str]] = {
     "uncertainty times": times,
     "uncertainty training times": training_times,
     "uncertainty fits": fits,
+    **{f"uncertainty {n.replace('-', ' ')}": partial(picture, n, c) for n, c in CAPTIONS.items()},
 }
 
 

@@ -112,7 +112,11 @@ def main() -> None:
     for name, draw in PICTURES.items():
         buffer = io.BytesIO()
         with matplotlib.rc_context({"font.family": "DejaVu Sans"}):
-            figure = draw(THEMES[0])
+            try:
+                figure = draw(THEMES[0])
+            except FileNotFoundError as missing:
+                print(f"{name} is left out: {missing.filename} is not there yet")
+                continue
             figure.savefig(buffer, format="png", dpi=150, facecolor=THEMES[0].paper)
         write_atomic(IMAGES / f"{name}.png", buffer.getvalue())
         print(f"wrote {IMAGES / name}.png")
