@@ -301,6 +301,19 @@ def fits() -> str:
     return table(head, rows or [["–"] * len(head)])
 
 
+def state() -> str:
+    """Which tasks are still to be done."""
+    networks = ("mean", "mask", "plain", "expected")
+    every = [f"{name}/{family}" for name in TABLES for family in dict.fromkeys(METHODS.values())]
+    every += [f"{name}/{family}" for name in (*IMAGES, *FORECASTS) for family in networks]
+    every += ["gap/all", "times", "fits"]
+    left = [task for task in every if not store.done(task)]
+    if not left:
+        return "All tasks are done."
+    done = len(every) - len(left)
+    return f"{done} of {len(every)} tasks are done. A dash stands for what is not measured yet."
+
+
 def picture(name: str, caption: str) -> str:
     """A picture that `pictures` has drawn, with its caption."""
     file = f"uncertainty-{name}.png"
@@ -319,6 +332,7 @@ CAPTIONS = {
     "risk-coverage": "Risk and coverage on rotated digits: errors among the surest answers.",
 }
 PAGE: dict[str, Callable[[], str]] = {
+    "uncertainty state": state,
     "uncertainty goals": goals,
     "uncertainty log likelihood": log_likelihood,
     "uncertainty rmse": lambda: regression("rmse"),
