@@ -10,9 +10,11 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
+
+from fastdropout.errors import RunError
 
 Content = bytes | Callable[[BinaryIO], object]
 """Bytes, or a function that writes them to the open binary file it is given."""
@@ -191,6 +193,17 @@ def lock_file(file: IO[bytes], *, wait: bool = False) -> None:
         msvcrt.locking(file.fileno(), how, 1)  # type: ignore[attr-defined,unused-ignore]
     else:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path, why: str) -> Iterator[None]:
+    """Hold the lock of a folder; `RunError` with `why` if another process has it."""
+    with open(folder / ".lock", "a+b") as file:
+        try:
+            lock_file(file)
+        except OSError as error:
+            raise RunError(f"{folder}: {why}") from error
+        yield
 
 
 def _with_path(error: OSError, path: Path) -> OSError:

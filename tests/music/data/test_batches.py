@@ -234,12 +234,6 @@ def test_bad_sizes_are_refused():
         next(batches(chunks(PIECES, 10), 0))
 
 
-def test_a_batch_moves_to_a_device():
-    (batch,) = batches(chunks([PIECES[0]], 10), 1)
-    moved = batch.to("meta")
-    assert moved.inputs.device.type == moved.mask.device.type == moved.fresh.device.type == "meta"
-
-
 def test_musedata_is_small(data_dir):
     corpus = load_canonical("musedata", data_dir)
     cut = chunks(corpus.train)

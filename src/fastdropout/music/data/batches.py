@@ -53,11 +53,6 @@ class Batch:
     pieces: npt.NDArray[np.int64]
     """The number of the piece in each row, -1 for a row that is all padding."""
 
-    def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
-        inputs, targets = self.inputs.to(device), self.targets.to(device)
-        return Batch(inputs, targets, self.mask.to(device), self.fresh.to(device), self.pieces)
-
 
 @dataclass(frozen=True)
 class Remembered:

@@ -18,12 +18,12 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from fastdropout.errors import ConfigError, RunError, visible
-from fastdropout.files import append_line, lock_file, new_folder, write_atomic
+from fastdropout.files import append_line, lock_folder, new_folder, write_atomic
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.training.checkpoint import Checkpoint, check_finite, load_checkpoint, save_checkpoint
 from fastdropout.music.training.config import Config
@@ -200,15 +200,9 @@ class Run:
         for path in self.path.glob(".*.tmp"):
             path.unlink(missing_ok=True)
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from training in this folder. The lock of a dead process is gone with it."""
-        with open(self.path / ".lock", "a+b") as file:
-            try:
-                lock_file(file)
-            except OSError as error:
-                raise RunError(f"{self.path}: another process trains in it; wait for it to end") from error
-            yield
+        return lock_folder(self.path, "another process trains in it; wait for it to end")
 
 
 def create_run(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from fastdropout.errors import ConfigError, RunError, one_line
-from fastdropout.files import lock_file, new_folder, write_atomic
+from fastdropout.files import lock_folder, new_folder, write_atomic
 from fastdropout.music.training.records import check, read_json
 
 
@@ -55,15 +54,9 @@ class SearchFolder:
         """The run folder of a trial."""
         return self.path / "trials" / f"{number:03}"
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from driving this search. The lock of a dead process is gone with it."""
-        with open(self.path / ".lock", "a+b") as file:
-            try:
-                lock_file(file)
-            except OSError as error:
-                raise RunError(f"{self.path}: another process drives this search") from error
-            yield
+        return lock_folder(self.path, "another process drives this search")
 
     def extend(self, trials: int) -> None:
         """Ask for more trials; those that are there stay what they are. Only for who holds the lock."""
