@@ -102,14 +102,19 @@ def relu(x: Moments | Tensor) -> Moments:
     )
 
 
-def logit_of_expected(x: Moments | Tensor) -> Tensor:
+def logit_of_expected(x: Moments | Tensor, rule: Literal["fast", "paper"] = "fast") -> Tensor:
     """log(E[p] / E[1 - p]) for p = sigmoid(a): the certain logit with the same expected probability.
 
-    By the `fast` rule. Lies between 0 and E[a], and tends to E[a] far out, as the exact one does: it is good
-    in the probability and in its logarithm, which a loss needs.
+    That of the rule `fast` lies between 0 and E[a], and tends to E[a] far out, as the exact one does: it is
+    good in the probability and in its logarithm, which a loss needs. That of the rule `paper` is
+    E[a] / sqrt(1 + pi V[a] / 8), which does not tend to E[a].
     """
+    if rule not in ("fast", "paper"):
+        raise ValueError(f"rule must be fast or paper, got {rule!r}")
     x = as_moments(x)
-    return x.mean if x.is_certain else squash(x.mean / 2, x.var / 4)[0] * 2
+    if x.is_certain:
+        return x.mean
+    return squash(x.mean / 2, x.var / 4)[0] * 2 if rule == "fast" else _paper_logit(x.mean, x.var)
 
 
 # The fast rule. c is the slope of E[tanh(a)] at E[a] = 0; 2 and pi / 2 are its exact limits for small and
@@ -189,6 +194,10 @@ def fast_tanh_with_slope(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 _A, _B = 4 - 2 * math.sqrt(2), -math.log(math.sqrt(2) - 1)
 
 
+def _paper_logit(m: Tensor, v: Tensor) -> Tensor:
+    return m * _rsqrt(1 + math.pi / 8 * v)
+
+
 def _paper(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The fit of Wang & Manning (2013), which the paper uses: logit of E[y] and V[y] of y = sigmoid(a).
 
@@ -197,7 +206,7 @@ def _paper(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
     A certain input comes out with a variance.
     """
-    z = m * _rsqrt(1 + math.pi / 8 * v)
+    z = _paper_logit(m, v)
     p, rest = _logistic(z)
     p_square, rest_square = _logistic(_A * (m - _B) * _rsqrt(1 + math.pi / 8 * _A**2 * v))
     # V = E[y^2] - E[y]^2, for m > 0 as E[1 - y] (1 + E[y]) - (1 - E[y^2]): terms as small as V itself.

@@ -268,3 +268,30 @@ def test_a_cell_that_the_library_lacks_is_a_config_error(monkeypatch):
     monkeypatch.delattr(fd.nn, "LSTM", raising=False)
     with pytest.raises(ConfigError, match="cell lstm is not in this version"):
         build_model(make_config({"cell": "lstm"}), 88)
+
+
+@pytest.mark.parametrize("kind", ["notes", "nade"])
+def test_the_papers_sigmoid_at_the_output(kind):
+    """E[p] = sigmoid(m / sqrt(1 + pi v / 8)) in the loss, probabilities, draws and calibration."""
+    options = {"output": "nade", "nade_hidden": 5} if kind == "nade" else {}
+    config = make_config({"hidden": 8, "nu": 3, "output_rule": "paper", **options})
+    output = build_model(config, 6).output
+    generator = torch.Generator().manual_seed(0)
+    logits = Moments(4 * torch.randn(50, 6, generator=generator), 9 * torch.rand(50, 6, generator=generator))
+    frames = (torch.rand(50, 6, generator=generator) < 0.5).float()
+    p = torch.sigmoid(logits.mean / torch.sqrt(1 + math.pi * logits.var / 8))
+    nll = torch.nn.functional.binary_cross_entropy(p, frames, reduction="none").sum(-1)
+    torch.testing.assert_close(output.nll(logits, frames), nll, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(output.expected(logits).mean, p)
+    noise = torch.rand(50, 6, generator=generator)
+    assert torch.equal(output.choose(logits, noise, 1.0, None), (noise < p).float())
+    count, total, _ = output.tally(logits, frames, torch.ones(50, dtype=torch.bool)).sum(-1)
+    assert float(total / count) == pytest.approx(float(p.mean()), rel=1e-5)
+    ours = build_model(make_config({"hidden": 8, "nu": 3, **options}), 6).output
+    assert (ours.nll(logits, frames) - nll).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("more", [{"method": "mask"}, {"loss": "expected"}, {"output": "gaussian"}])
+def test_an_output_rule_that_would_do_nothing_is_refused(more):
+    with pytest.raises(ConfigError, match="output_rule is for notes with the loss mean"):
+        make_config({"output_rule": "paper", "transpose": 0, **more})

@@ -33,6 +33,7 @@ NO_REGULARISER: dict[str, Any] = {
     "weight_std": None,
     "weight_decay": 0.0,
     "rule": "fast",
+    "output_rule": "fast",
     "method": "moments",
     "loss": "mean",
 }
@@ -218,7 +219,7 @@ def _twins(model: str, corpus: str) -> list[dict[str, Any]]:
         drops = {name: value for name, value in own.items() if name.startswith("drop_") and value}
         rates = {name: round(value * steps["rates"], 3) for name, value in drops.items()}
         changed = {name: rates[name] for name in drops if rates[name] != drops[name]}
-        rule = {"rule": "fast"} if own["rule"] != "fast" else {}
+        rule = {name: "fast" for name in ("rule", "output_rule") if own[name] != "fast"}
         options = {name: value for name, value in steps.items() if name != "rates"}
         found.append({"preset": preset, **_MASKS, **rule, **changed, **options})
     return found

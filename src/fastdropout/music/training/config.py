@@ -67,6 +67,9 @@ class Config(BaseModel):
         description="independent notes, notes given those below them in the frame, or real values "
         "[notes; gaussian for a series of real values]",
     )
+    output_rule: Literal["fast", "paper"] = Field(
+        "fast", description="how the sigmoid of the notes is integrated; the paper: paper"
+    )
     nade_hidden: int | None = Field(None, ge=1, le=8192, description="hidden units of the NADE [200]")
     nade_nonlinearity: Literal["tanh", "sigmoid"] | None = Field(None, description="of these units [tanh]")
     drop_nade_input: Drop = Field(0.0, description="drop probability of notes on their way into the NADE")
@@ -156,6 +159,14 @@ _RULES: tuple[_Rule, ...] = (
         ("rule", "method"),
         lambda rule, method: rule != "fast" and method == "mask",
         "rule is not used by method mask, which integrates nothing: leave it out, got {rule}",
+    ),
+    (
+        ("output_rule", "method", "loss", "output"),
+        lambda rule, method, loss, output: (
+            rule != "fast" and (method == "mask" or loss == "expected" or output == "gaussian")
+        ),
+        "output_rule is for notes with the loss mean, integrated: leave it out with method mask, loss "
+        "expected or output gaussian, got {output_rule}",
     ),
     (
         ("loss", "method"),

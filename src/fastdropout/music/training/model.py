@@ -105,9 +105,10 @@ def _build_output(config: Config, features: int) -> Output:
             drop_hidden=config.drop_nade_hidden,
             nonlinearity=config.nade_nonlinearity or "tanh",
             rule=config.rule,
+            output_rule=config.output_rule,
             method=config.method,
         )
-    return IndependentNotes(features)
+    return IndependentNotes(features, config.output_rule)
 
 
 def initialise_model(model: Network, config: Config, pieces: Sequence[Piece]) -> None:

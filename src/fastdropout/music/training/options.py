@@ -27,6 +27,7 @@ NO_MORE_NOISE: dict[str, Any] = {
     "drop_nade_hidden": 0.0,
     "noise_hidden": 0.0,
     "rule": "fast",
+    "output_rule": "fast",
 }
 """What `drop=0` sets besides the three drop probabilities."""
 

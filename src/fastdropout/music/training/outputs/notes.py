@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,12 +17,20 @@ from fastdropout.moments import Moments
 from fastdropout.music.training.outputs.base import BINS, Loss, Output
 from fastdropout.nn import NADE as NADELayer
 
+OutputRule = Literal["fast", "paper"]
 _HALVINGS = 40
 """Of the interval of a level: 1e-12 of it is left."""
 
 
 class IndependentNotes(Output):
-    """A logit for each note: the context itself."""
+    """A logit for each note: the context itself.
+
+    `output_rule` says how the sigmoid at the output is integrated: `"fast"`, or `"paper"` as in the paper.
+    """
+
+    def __init__(self, features: int, output_rule: OutputRule = "fast") -> None:
+        super().__init__(features)
+        self.output_rule: OutputRule = output_rule
 
     @property
     def ceiling(self) -> float:
@@ -34,16 +43,20 @@ class IndependentNotes(Output):
 
     def nll(self, parameters: Moments, frames: Tensor, loss: Loss = "mean") -> Tensor:
         """-log E[p] (`mean`, the paper's) or E[-log p] (`expected`), summed over the notes."""
-        elementwise = bernoulli_nll if loss == "mean" else expected_bernoulli_nll
-        return elementwise(parameters, frames.expand(parameters.shape)).sum(-1)
+        target = frames.expand(parameters.shape)
+        if loss == "expected":
+            return expected_bernoulli_nll(parameters, target).sum(-1)
+        return bernoulli_nll(parameters, target, self.output_rule).sum(-1)
 
     def expected(self, parameters: Moments) -> Moments:
         """Moments of the probabilities."""
-        return sigmoid(parameters)
+        p = sigmoid(parameters, self.output_rule)
+        # By the rule `paper` even certain logits have a variance, which says nothing of them.
+        return Moments.certain(p.mean) if parameters.is_certain else p
 
     def tally(self, parameters: Moments, frames: Tensor, mask: Tensor) -> Tensor:
         """By the probability that a note was given: how many, their sum, and how many sounded."""
-        p = torch.sigmoid(logit_of_expected(parameters))[mask].flatten().double()
+        p = torch.sigmoid(logit_of_expected(parameters, self.output_rule))[mask].flatten().double()
         slot = (p * BINS).long().clamp_(0, BINS - 1)
         weights = (None, p, frames[mask].flatten().double())
         return torch.stack([torch.bincount(slot, w, BINS).double() for w in weights])
@@ -54,7 +67,7 @@ class IndependentNotes(Output):
 
     def choose(self, parameters: Moments, noise: Tensor, temperature: float, shift: Tensor | None) -> Tensor:
         """Notes that sound; the logit of the expected probability is divided by the temperature."""
-        logit = logit_of_expected(parameters)
+        logit = logit_of_expected(parameters, self.output_rule)
         if not temperature:
             return (logit > 0).to(logit.dtype)
         scaled = logit / temperature if shift is None else logit / temperature + shift
@@ -67,7 +80,7 @@ class IndependentNotes(Output):
         """
         if temperature in (0, 1):
             return None
-        logit = logit_of_expected(parameters).double()
+        logit = logit_of_expected(parameters, self.output_rule).double()
         wanted = torch.sigmoid(logit).sum(-1, keepdim=True)
         # At the b of a note, its probability is what it was: the sum's lies between the lowest and highest.
         low, high = (logit - logit / temperature).aminmax(dim=-1, keepdim=True)
@@ -95,9 +108,10 @@ class NADE(IndependentNotes):
         drop_hidden: float = 0.0,
         nonlinearity: Nonlinearity = "tanh",
         rule: Rule = "fast",
+        output_rule: OutputRule = "fast",
         method: Method = "moments",
     ) -> None:
-        super().__init__(features)
+        super().__init__(features, output_rule)
         self.nade = NADELayer(
             features,
             units,
