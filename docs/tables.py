@@ -14,7 +14,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks.uncertainty.page import PAGE as UNCERTAINTY
-from docs import functions
+from docs import functions, networks
 
 from fastdropout.music.study.paper import MODELS as PUBLISHED
 from fastdropout.music.study.paper import TABLE_1, figure_for
@@ -352,6 +352,11 @@ def results(corpus: str, model: str) -> list[Result]:
 
 TABLES: dict[str, Callable[[], str]] = {
     "functions": functions.table,
+    "networks": networks.accuracy,
+    "networks short": networks.accuracy_short,
+    "networks plain": networks.plain,
+    "networks times": networks.times,
+    "networks others": networks.others,
     "rules errors": rules_errors,
     "rules recurrence": rules_recurrence,
     "speed": speed,

@@ -52,7 +52,7 @@ def figures(
         model = network.make()
         if rate is not None:
             set_rates(model, rate)
-        measure.settle(model, learn.rows(torch.arange(200))[0])
+        measure.settle(model, learn.rows(torch.arange(min(200, len(learn.target))))[0])
 
         def prepare(model: nn.Module, updates: int) -> tuple[Any, ...]:
             if updates:

@@ -103,10 +103,10 @@ def without_dropout(model: nn.Module, inputs: dict[str, Tensor]) -> float:
     model.eval()
     with torch.no_grad():
         plain = outputs(model, inputs)
-    sampling(model)
     worst = 0.0
     for drop in (TINY, 0.0):
         set_rates(model, drop)
+        model = sampling(model) if drop else model.eval()
         given = inputs if drop else {k: _certain(x) for k, x in inputs.items()}
         with torch.no_grad(), fd.integrate(trace=False):
             y = outputs(model, given)

@@ -115,7 +115,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     return {"seconds": seconds, "megabytes": megabytes, "ratios": ratios}
 
 
-def main(names: list[str], folder: Path, again: bool, rounds: int = 3) -> None:
+def main(names: list[str], folder: Path, again: bool, rounds: int = 1) -> None:
     """Measure what is not there yet; a file for each network."""
     paths = {name: folder / f"{name.replace(' ', '-')}.json" for name in names}
     left = [n for n in names if again or not paths[n].exists()]

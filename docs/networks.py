@@ -1,0 +1,87 @@
+"""The tables of stock networks under `integrate()`, from the files under results/integrate/."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "results" / "integrate"
+ORDER = (
+    "BERT", "DistilBERT", "GPT-2", "T5", "BART", "ViT", "ResNet", "ConvNeXt", "EfficientNet", "wav2vec2",
+    "nn.Transformer", "nn.LSTM tagger", "table MLP", "fd.nn.RNN", "fd.nn.LSTM", "fd.nn.GRU",
+)  # fmt: skip
+SHORT = ("BERT", "ResNet", "nn.LSTM tagger")
+RATIOS = ("diagonal", "traced, 1 output", "traced, 10 outputs", "memory")
+
+
+def accuracy() -> str:
+    """All rows of all networks."""
+    head = ["network", "weights", "drop", "diagonal", "traced", "correlation", "of masks"]
+    rows = [_row(name, row) for name in ORDER for row in _figures(name).get("rows", ())]
+    return _table([*head, "error of the mean"], rows)
+
+
+def accuracy_short() -> str:
+    """Three trained networks at their default rates."""
+    rows = []
+    for name in SHORT:
+        for row in _figures(name)["rows"]:
+            if (row["weights"], row["drop"]) == ("trained", "default"):
+                rows.append([name, *(_number(row[key]) for key in ("diagonal", "traced", "correlation"))])
+    return _table(["trained network", "diagonal", "traced", "correlation of the traced"], rows)
+
+
+def plain() -> str:
+    """How large the networks are, and how far they are from the plain ones without dropout."""
+    rows = []
+    for name in ORDER:
+        found = _figures(name)
+        if found:
+            size, difference = f"{found['parameters']:,}", f"{found['no_dropout']:.0e}"
+            rows.append([name, size, difference, str(found["updates"])])
+    return _table(["network", "weights", "difference to the plain network", "updates of the training"], rows)
+
+
+def times() -> str:
+    """Ratios of time and memory, of the networks that were timed."""
+    rows = []
+    for name in ORDER:
+        path = _path(name, FOLDER / "times")
+        if path.exists():
+            ratios = json.loads(path.read_text())["figures"]["ratios"]
+            shown = [f"{ratios[key]:.3f}" for key in RATIOS[:-1]]
+            rows.append([name, *shown, f"{ratios['memory']:.1f}"])
+    head = ["network", *(f"{key} / 50 masks" for key in RATIOS[:-1]), "memory / training step"]
+    return _table(head, rows or [["not measured yet", *["–"] * 4]])
+
+
+def others() -> str:
+    """Other packages on the same noise of the weights."""
+    found = json.loads((FOLDER / "others.json").read_text())["figures"]["rows"]
+    keys = ("ratio", "correlation", "mean_error")
+    rows = [[row["package"], *(_number(row[key]) for key in keys)] for row in found]
+    head = ["package", "predicted / true standard deviation", "correlation", "error of the mean"]
+    return _table(head, rows)
+
+
+def _row(name: str, row: dict[str, Any]) -> list[str]:
+    keys = ("diagonal", "traced", "correlation", "best_correlation", "mean_error")
+    return [name, row["weights"], row["drop"], *(_number(row[key]) for key in keys)]
+
+
+def _path(name: str, folder: Path) -> Path:
+    return folder / f"{name.replace(' ', '-')}.json"
+
+
+def _figures(name: str) -> dict[str, Any]:
+    path = _path(name, FOLDER)
+    return json.loads(path.read_text())["figures"] if path.exists() else {}
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
