@@ -43,7 +43,7 @@ def start(*words):
 def whole(midis, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "r"
     with start(midis, out) as process:
-        assert process.wait(120) == 0
+        assert process.wait(600) == 0
     return Run(out)
 
 
@@ -67,7 +67,7 @@ def kill_and_resume(midis, whole, out, kills, seed):
             if killed < kills:
                 time.sleep(rng.random() * 0.4)
                 process.kill()
-            code = process.wait(120)
+            code = process.wait(600)
         if code == 0:
             break
         assert code == -9

@@ -1,6 +1,8 @@
 """`fastdropout search`, end to end, on a few short pieces."""
 
+import contextlib
 import importlib.util
+import io
 import os
 import re
 import signal
@@ -37,12 +39,18 @@ def fails(tmp_path, monkeypatch, capfd):
     return fails
 
 
+def serial(*words):
+    """A search in this process; what it said. Workers start in processes of their own in other tests."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert cli.main(["search", "--executor", "serial", *map(str, words)]) == 0
+    return out.getvalue()
+
+
 @pytest.fixture(scope="module")
 def done(midis, tmp_path_factory):
-    """A search of nine trials, and what was printed."""
+    """A search of nine trials in this process, and what was printed."""
     folder = tmp_path_factory.mktemp("search") / "s"
-    out = helpers.search(midis, "--trials", "9", *TINY, "--seed", "5", "-o", folder)
-    return folder, out
+    return folder, serial(midis, "--trials", "9", *TINY, "--seed", "5", "-o", folder)
 
 
 def test_a_search_ends_with_the_test_of_the_best_alone(done):
@@ -144,7 +152,7 @@ def test_on_a_ray_cluster(midis, tmp_path):
     words = (midis, "--trials", "4", *TINY, "--seed", "1")
     with helpers.ray_cluster(2) as (address, _):
         helpers.search(*words, "--ray", address, "-o", tmp_path / "ray")
-    helpers.search(*words, "--executor", "serial", "-o", tmp_path / "serial")
+    serial(*words, "-o", tmp_path / "serial")
     helpers.assert_whole(tmp_path / "ray", 4)
     assert helpers.configs(tmp_path / "ray") == helpers.configs(tmp_path / "serial")
     assert helpers.learnt(tmp_path / "ray") == helpers.learnt(tmp_path / "serial")
