@@ -141,12 +141,14 @@ def cells_random() -> str:
             row["layer"],
             f"{row['drop_input']} / {row['drop_hidden']}",
             f"{row['scale']:.0f}",
+            f"{row.get('forget', 1):.0f}" if row["layer"] == "LSTM" else "–",
+            row.get("inputs", "gaussian"),
             *(f"{row[key]:.3f}" for key in ("variance_ratio", "mean_error_in_std", "correlation_of_std")),
         ]
         for row in figures("cells")["random"]
     ]
-    head = ["layer", "drop input / hidden", "weight scale", "variance ratio", "error of the mean / std"]
-    return table([*head, "correlation of std"], rows)
+    head = ["layer", "drop input / hidden", "weight scale", "forget bias", "inputs", "variance ratio"]
+    return table([*head, "error of the mean / std", "correlation of std"], rows)
 
 
 def claims_published() -> str:

@@ -43,7 +43,8 @@ def test_a_certain_input_gives_the_plain_step(cell, rule):
     pre, carried = drawn_inputs(cell, scale=3.0)
     expected = values(plain_step(cell.name, pre.mean, None if carried is None else carried.mean))
     for make in (Moments.certain, lambda x: Moments(x, torch.zeros_like(x))):
-        got = cell.step(make(pre.mean), None if carried is None else make(carried.mean), rule)
+        inside = None if carried is None else make(carried.mean)
+        got = cell.step(make(pre.mean), inside, rule, torch.zeros(3, UNITS).double())
         for ours, plain in zip(values(got), expected, strict=True):
             torch.testing.assert_close(ours.mean, plain, rtol=1e-12, atol=1e-12)
             assert ours.var.abs().max() < 1e-15
@@ -70,11 +71,12 @@ def test_moments_are_those_of_sampled_units(cell):
 def test_gradients_are_those_of_the_values(cell, rule, check):
     pre, carried = drawn_inputs(cell)
     leaves = [pre.mean, pre.var + 0.1, *([] if carried is None else [carried.mean, carried.var + 0.1])]
+    leaves += [] if cell.returning is None else [0.1 + torch.rand(3, UNITS).double()]
     leaves = [leaf[:1].clone().requires_grad_() for leaf in leaves]
 
     def call(*leaves):
-        inside = Moments(*leaves[2:]) if len(leaves) > 2 else None
-        made = values(cell.step(Moments(*leaves[:2]), inside, rule))
+        inside = Moments(*leaves[2:4]) if len(leaves) > 2 else None
+        made = values(cell.step(Moments(*leaves[:2]), inside, rule, *leaves[4:]))
         return tuple(t for m in made for t in (m.mean, m.var))
 
     assert check(call, leaves, fast_mode=True)
@@ -88,9 +90,10 @@ def test_variance_is_never_negative(cell, dtype):
     v = 10 ** (10 * torch.rand(2000, cell.slots) - 8)
     inside = Moments(torch.randn(2000, 1).to(dtype), torch.rand(2000, 1).to(dtype))
     for rule in RULES:
-        made = cell.step(Moments(m.to(dtype), v.to(dtype)), inside, rule)
-        assert all((x.var >= 0).all() for x in values(made))
-        assert all(x.mean.isfinite().all() for x in values(made))
+        for recurring in (None, 10 ** (10 * torch.rand(2000, 1).to(dtype) - 8)):
+            made = cell.step(Moments(m.to(dtype), v.to(dtype)), inside, rule, recurring)
+            assert all((x.var >= 0).all() for x in values(made))
+            assert all(x.mean.isfinite().all() for x in values(made))
 
 
 @cells
@@ -115,6 +118,21 @@ def test_the_independent_sum_would_be_wrong_for_a_gru():
     exact = fd.functional.mix_independent(z, a, b).var
     fresh, old = fd.functional.multiply_independent(1 - z, a), fd.functional.multiply_independent(z, b)
     assert exact > 1.5 * fd.functional.add_independent(fresh, old).var
+
+
+def test_the_covariance_solves_its_equation():
+    """S^2 + (J - N) S - 2 N f^2 V[c] = 0, and none of it is left where nothing returns."""
+    torch.manual_seed(0)
+    f, c, i, g = (Moments(torch.rand(50).double() / 2, torch.rand(50).double() / 10) for _ in range(4))
+    x = torch.rand(50).double() / 10
+    s = fd.functional.recurring_covariance(f, c, i, g, x + 0.1, x)
+    noise = i.mean**2 * g.var * x / (x + 0.1)
+    received = f.var * (c.mean**2 + c.var) + fd.functional.multiply_independent(i, g).var
+    zero = s**2 + (received - noise) * s - 2 * noise * f.mean**2 * c.var
+    assert (s > 0).all()
+    assert zero.abs().max() < 1e-12
+    assert (fd.functional.recurring_covariance(f, c, i, g, x, 0 * x) == 0).all()
+    assert (fd.functional.recurring_covariance(f, Moments(c.mean, 0 * c.var), i, g, x, x) == 0).all()
 
 
 def test_the_paper_rule_draws_plain_units():

@@ -144,11 +144,12 @@ def test_kernel_alone_over_a_wide_range(large, rule, cell):
     shuffled = [torch.randperm(len(m)) for _ in range(slots)]  # each slot at another place of the range
     pre = torch.stack([torch.cat([t[order] for order in shuffled], 1) for t in (m, v)])
     carried = torch.randn(len(m), m.shape[1]).double(), torch.rand(len(m), m.shape[1]).double()
-    leaves = [t.clone().requires_grad_() for t in (*pre, *carried)]
-    inward = None if cell == "tanh" else Moments(*leaves[2:])
-    h, c = CELLS[cell].step(Moments(*leaves[:2]), inward, rule)
+    norms, level = torch.rand(m.shape[1]).double(), torch.rand(len(m)).double()
+    leaves = [t.clone().requires_grad_() for t in (*pre, *carried, norms, level)]
+    inward = None if cell == "tanh" else Moments(*leaves[2:4])
+    h, c = CELLS[cell].step(Moments(*leaves[:2]), inward, rule, leaves[5][:, None] * leaves[4])
     made = values_of(h, [c])
-    got, got_gradients, weights = run_kernel(cell, rule, pre, carried, slots, gates)
+    got, got_gradients, weights = run_kernel(cell, rule, pre, carried, slots, gates, norms, level)
     for name, a, b in zip(("mean", "var", "cell mean", "cell var"), got, made, strict=False):
         torch.testing.assert_close(a, b.detach(), rtol=1e-9, atol=1e-13, msg=lambda s, n=name: f"{n}: {s}")
     expected = torch.autograd.grad(made, leaves, weights[: len(made)], allow_unused=True)
@@ -158,8 +159,11 @@ def test_kernel_alone_over_a_wide_range(large, rule, cell):
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-11 * max(1.0, b.abs().max().item()))
 
 
-def run_kernel(cell, rule, pre, carried, slots, gates, drop=0.3):
-    """One step of all rows, forward and backward, for random gradients of mean, var, cell mean, cell var."""
+def run_kernel(cell, rule, pre, carried, slots, gates, norms, level, drop=0.3):
+    """One step of all rows, forward and backward, for random gradients of mean, var, cell mean, cell var.
+
+    Returns these four, and the gradients of `pre`, `carried`, `norms` and `level`.
+    """
     step = kernel.load(cell, pre.dtype)
     rows, units = pre.shape[1], pre.shape[2] // slots
     new = functools.partial(torch.zeros, rows, units, dtype=pre.dtype)
@@ -172,17 +176,26 @@ def run_kernel(cell, rule, pre, carried, slots, gates, drop=0.3):
     numbers = (1 - drop, (1 - drop) * drop)
     code = kernel.RULES[rule]
     forward = kernel.Forward(units, code, *(t.data_ptr() for t in tensors), 0.0, *numbers)
+    # Variances whose mean gives the level that is asked for.
+    before, made_level = (level / (1 - drop) ** 2)[:, None].repeat(1, units), torch.zeros_like(level)
+    forward.norms, forward.level = norms.data_ptr(), made_level.data_ptr()
+    forward.before_v = before.data_ptr()
     step.forward(forward, 0, rows, *kernel.pointers(carried))
+    if cell == "lstm":
+        torch.testing.assert_close(made_level, level)
     torch.testing.assert_close(u, (1 - drop) * var + (1 - drop) * drop * mean**2)
     torch.manual_seed(1)
     weights = [torch.randn_like(mean) for _ in range(4)]
     gradient, flow, nothing = torch.zeros_like(pre), [new(), new()], [new(), new()]
     tensors = (*given, mean, c_mean, c_var, *weights[:2], *nothing, *nothing, *flow, *weights[2:], *gradient)
     backward = kernel.Backward(units, code, *(t.data_ptr() for t in tensors), *numbers)
+    sums, d_level = torch.zeros(step.most_threads(), units, dtype=pre.dtype), torch.zeros_like(level)
+    backward.norms, backward.level = norms.data_ptr(), level.data_ptr()
+    backward.dnorms, backward.dlevel = sums.data_ptr(), d_level.data_ptr()
     if cell == "gru":  # whose last state is the output
         backward.end_m, backward.end_v = (t.data_ptr() for t in nothing)
     step.backward(backward, 0, rows, 0, *kernel.pointers(carried))
-    return [mean, var, c_mean, c_var], [*gradient, *flow], weights
+    return [mean, var, c_mean, c_var], [*gradient, *flow, sums.sum(0), d_level], weights
 
 
 def test_nan_is_passed_on():

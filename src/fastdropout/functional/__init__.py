@@ -31,6 +31,7 @@ from fastdropout.functional.propagate import (
     mix_independent,
     multiply_independent,
     noisy_linear,
+    recurring_covariance,
     sampled_dropout,
 )
 from fastdropout.functional.smooth import (
@@ -107,6 +108,7 @@ __all__ = [
     "piecewise",
     "prelu",
     "quadrature",
+    "recurring_covariance",
     "relu",
     "relu6",
     "rms_norm",

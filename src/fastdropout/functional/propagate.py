@@ -9,6 +9,9 @@ from torch.nn import functional as F
 from fastdropout.moments import Moments, as_moments, moments
 from fastdropout.serving import serving
 
+# Added where 0 would be divided by 0, or have an infinite slope; kernel.c has it too.
+SMALLEST_SQUARE = 1e-36
+
 
 def check_drop(drop: float, name: str = "drop") -> float:
     """Refuse a drop probability outside [0, 1)."""
@@ -114,3 +117,35 @@ def mix_independent(z: Moments, a: Moments, b: Moments) -> Moments:
         return Moments.certain(mean)
     stays = 1 - z.mean
     return moments(mean, (stays**2 + z.var) * a.var + (z.mean**2 + z.var) * b.var + z.var * gap**2)
+
+
+def recurring_covariance(
+    f: Moments, c: Moments, i: Moments, g: Moments, var: Tensor, recurring: Tensor
+) -> Tensor:
+    """2 Cov(f c, i g) for the cell c and the candidate g = tanh(a) of an LSTM: noise that returns.
+
+    The weights into a are the same at every step, and the hidden units behind them remember: part of the
+    noise in a was there before, and c has kept it. `var` is V[a], `recurring` that part X of it. With
+
+        N = E[i]^2 V[g] X / V[a]                  what c receives at this step of the noise that returns,
+        J = V[f] (E[c]^2 + V[c]) + V[i g]         and of all,
+
+    let the noise of a at steps k apart have the covariance X r f^(k-1), r = Cov(c_t, c_{t-1}) / V[c], as
+    in units that forget like this one. Summed over the past of c, this is S = 2 f N r / (1 - f^2). Further
+    r = f + S / (2 f V[c]), and (1 - f^2) V[c] = J + S for a cell that neither grows nor shrinks. So
+
+        S^2 + (J - N) S - 2 N f^2 V[c] = 0,
+
+    of which the positive root is taken; it is 0 where X, V[c], E[f] or E[i] is.
+
+    >>> import torch
+    >>> f, c, i, g = (Moments(torch.tensor([m]), torch.tensor([0.1])) for m in (0.9, 0.0, 0.5, 0.0))
+    >>> recurring_covariance(f, c, i, g, torch.tensor([0.12]), torch.tensor([0.05]))
+    tensor([0.0273])
+    """
+    part = recurring / (torch.maximum(var, recurring) + SMALLEST_SQUARE)  # a mean field may exceed the whole
+    noise = i.mean**2 * g.var * part
+    received = f.var * (c.mean**2 + c.var) + multiply_independent(i, g).var
+    rest = (received - noise).clamp(min=0)  # below by rounding
+    held = noise * f.mean**2 * c.var
+    return 4 * held / (rest + (rest**2 + 8 * held + SMALLEST_SQUARE).sqrt())

@@ -50,7 +50,8 @@ class _CellBase(nn.RNNCellBase):
         pre = cell.join(given, affine(before.h, self.weight_hh, None, self.drop_hidden))
         if self.bias:
             pre = pre + cell.bias(self.bias_ih, self.bias_hh)  # type: ignore[operator]
-        return cell.step(pre, before.c if parts == 2 else before.h, self.rule)
+        recurring = cell.recurring(before.h, self.weight_hh, self.drop_hidden)
+        return cell.step(pre, before.c if parts == 2 else before.h, self.rule, recurring)
 
     def extra_repr(self) -> str:
         """The arguments that are not at their defaults."""

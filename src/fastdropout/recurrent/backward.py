@@ -41,6 +41,12 @@ class Backward:
         carries = forward.cell.carries != "nothing"
         self.flow = torch.zeros_like(self.beginning) if carries else self.beginning[:, :0]
         self.flow_beginning = torch.zeros_like(self.flow)
+        # Of an LSTM: of `norms`, a sum a thread, and of the `level` that enters the step walked last.
+        self.norms = self.level = self.level_beginning = like.new_empty(0)
+        if forward.norms is not None:
+            threads = 1 if forward.kernel is None else forward.kernel.most_threads()
+            self.norms = like.new_zeros(threads, forward.units)
+            self.level, self.level_beginning = like.new_zeros(2, like.shape[1])
         self.place = torch.empty_like(given.place) if needs.place and given.place is not None else None
 
     def add(self, steps: range, kept: Kept) -> None:
@@ -61,6 +67,7 @@ class Backward:
             if self.frozen:
                 torch.mm(blocks[t][0], forward.weights[0], out=entering[0])
                 self.flow[1:].zero_()
+                self.level.zero_()
             else:
                 torch.bmm(blocks[t], forward.weights, out=entering)
             if self.place is not None:  # after the mask: without the probability in the weights of the mean
@@ -71,6 +78,7 @@ class Backward:
             if common < size:  # pieces that begin here
                 self.beginning[:, common:size] = entering[:, common:]
                 self.flow_beginning[:, common:size] = self.flow[:, common:size]
+                self.level_beginning[common:size] = self.level[common:size]
         if self.needs.w_hh or self.needs.w_hh_var:
             units = forward.all_entering(steps, kept.state)
             self.w_hh.baddbmm_(recurrent.transpose(1, 2), units)
@@ -100,7 +108,7 @@ class Backward:
         cells = kept.carry[:, own] if forward.cell.carries == "cell" else kept.carry
         given = self.grad_mean[rows], self.grad_var[rows]
         if forward.kernel is None:
-            return self._by_autograd(kept.pre, out, given, gradient)
+            return self._by_autograd(kept, out, given, gradient)
         ends = torch.zeros_like(self.flow) if forward.cell.carries == "hidden" else self.last_cells
         arguments = kernel.Backward(
             forward.units,
@@ -118,6 +126,9 @@ class Backward:
             forward.keep,
             forward.spread,
         )
+        if forward.norms is not None:
+            arguments.norms, arguments.level = forward.norms.data_ptr(), kept.level.data_ptr()
+            arguments.dnorms, arguments.dlevel = self.norms.data_ptr(), self.level.data_ptr()
         arguments.alive = (ends, given, out, cells)  # what the addresses are of
         call = forward.kernel.backward
 
@@ -127,10 +138,11 @@ class Backward:
         return pull
 
     def _by_autograd(
-        self, pre: Tensor, out: Tensor, given: tuple[Tensor, Tensor], gradient: Tensor
+        self, kept: Kept, out: Tensor, given: tuple[Tensor, Tensor], gradient: Tensor
     ) -> Callable[[int, int, int, tuple[Tensor, Tensor] | None], None]:
         """Where a cell has no kernel: its `step` is differentiated by autograd, one step at a time."""
         forward, cell, following = self.forward, self.forward.cell, self.entering
+        norms, pre = forward.norms, kept.pre
 
         def pull(row: int, size: int, common: int, carried: tuple[Tensor, Tensor] | None) -> None:
             here, on = slice(row, row + size), slice(row, row + common)
@@ -141,13 +153,19 @@ class Backward:
             g_mean[:common] += following[0, :common]
             g_mean[:common] += 2 * forward.spread * out[on] * following[1, :common]
             g_var[:common] += forward.keep * following[1, :common]
+            if norms is not None:
+                g_var[:common] += self._level_share() * self.level[:common, None]
             if cell.carries == "hidden":
                 g_mean[:common] += self.flow[0, :common]
                 g_var[:common] += self.flow[1, :common]
             with torch.enable_grad():
                 leaves = [p.detach().requires_grad_() for p in (*pre[:, here], *(carried or ()))]
                 inward = unchecked_moments(*leaves[2:]) if carried else None
-                h, c = cell.step(unchecked_moments(*leaves[:2]), inward, forward.options.rule)
+                recurring = None
+                if norms is not None:
+                    recurring = (kept.level[here, None] * norms).requires_grad_()
+                    leaves.append(recurring)
+                h, c = cell.step(unchecked_moments(*leaves[:2]), inward, forward.options.rule, recurring)
                 made, grads = [h.mean, h.var], [g_mean, g_var]
                 if c is not None:
                     made += [c.mean, c.var]
@@ -158,9 +176,16 @@ class Backward:
                 found = torch.autograd.grad(made, leaves, grads)
             gradient[0, here], gradient[1, here] = found[:2]
             if carried:
-                self.flow[0, :size], self.flow[1, :size] = found[2:]
+                self.flow[0, :size], self.flow[1, :size] = found[2:4]
+            if norms is not None:
+                self.norms[0] += kept.level[here] @ found[-1]
+                self.level[:size] = found[-1] @ norms
 
         return pull
+
+    def _level_share(self) -> float:
+        """What the variance of one hidden unit counts in `level`."""
+        return self.forward.keep**2 / self.forward.units
 
     def _add_input(self, rows: slice, gradient: Tensor) -> None:
         forward, needs, given = self.forward, self.needs, self.forward.inputs
@@ -172,15 +197,24 @@ class Backward:
             self.w_ih_mean.addmm_(x.t(), gradient[0])
             if noise is not None:
                 self.w_ih_var.addmm_(noise.t(), gradient[1])
+        if self.x_mean is None and self.x_var is None:
+            return
+        through_noise = through_squares = None
+        if not self.frozen or self.x_var is not None:
+            if given.w_ih_var is not None:
+                through_noise = gradient[1] @ given.w_ih_var
+            if drop or self.x_var is not None:
+                through_squares = gradient[1] @ given.w_ih**2
         if self.x_mean is not None:
             found = torch.mm(gradient[0], given.w_ih * (1 - drop), out=self.x_mean[rows])
-            if drop and not self.frozen:
-                found += (2 * (1 - drop) * drop) * x * (gradient[1] @ given.w_ih**2)
-            if given.w_ih_var is not None and not self.frozen:
-                found += (2 * (1 - drop)) * x * (gradient[1] @ given.w_ih_var)
-        if self.x_var is not None:
-            squares = given.w_ih**2 if given.w_ih_var is None else given.w_ih**2 + given.w_ih_var
-            torch.mm(gradient[1], (1 - drop) * squares, out=self.x_var[rows])
+            if drop and through_squares is not None and not self.frozen:
+                found.addcmul_(x, through_squares, value=2 * (1 - drop) * drop)
+            if through_noise is not None and not self.frozen:
+                found.addcmul_(x, through_noise, value=2 * (1 - drop))
+        if self.x_var is not None and through_squares is not None:
+            if through_noise is not None:
+                through_squares += through_noise
+            torch.mul(through_squares, 1 - drop, out=self.x_var[rows])
 
     def result(self) -> Inputs:
         """The gradient of each input, None where it is not asked for."""
@@ -189,6 +223,12 @@ class Backward:
         h_mean = self.beginning[0] + 2 * spread * given.h_mean * self.beginning[1]
         h_var = keep * self.beginning[1]
         c_mean = c_var = None
+        w_hh = (self.w_hh[0] * keep).addcmul_(given.w_hh, self.w_hh[1], value=2)
+        if forward.norms is not None:
+            counts = forward.beginning[2].mean(-1) >= forward.options.noise
+            h_var = h_var + self._level_share() * (counts * self.level_beginning)[:, None]
+            rows, gradient = (forward.cell.returning_rows(w) for w in (given.w_hh, w_hh))
+            gradient.addcmul_(rows, self.norms.sum(0)[:, None], value=2)
         if forward.cell.carries == "hidden":
             h_mean, h_var = h_mean + self.flow_beginning[0], h_var + self.flow_beginning[1]
         elif forward.cell.carries == "cell":
@@ -203,7 +243,7 @@ class Backward:
             c_mean=c_mean,
             c_var=c_var,
             w_ih=w_ih,
-            w_hh=(self.w_hh[0] * keep).addcmul_(given.w_hh, self.w_hh[1], value=2),
+            w_hh=w_hh,
             bias=self.bias[0],
             w_ih_var=None if self.w_ih_noise is None else self.w_ih_noise.t(),
             w_hh_var=self.w_hh_noise,

@@ -14,6 +14,9 @@ typedef struct {
     REAL *out_m, *out_v, *out_u; /* (rows, units): the output; u = keep var + keep drop mean^2, after the mask */
     REAL *carry_m, *carry_v;   /* (rows, units): what the cell carries past the product, if it is not the output */
     double noise, keep, spread; /* spread = keep drop */
+    const REAL *norms;         /* LSTM: (units) */
+    REAL *level;               /* LSTM: (rows): what the variances of the units before make of it, `level` of cells.py */
+    const REAL *before_v;      /* LSTM: (rows of the step, units): these variances */
 } NAME(Forward);
 
 /* The gradients of a chunk's pre-synaptic moments. */
@@ -27,6 +30,8 @@ typedef struct {
     const REAL *end_m, *end_v;   /* (pieces, units): of what was carried last, for pieces that end here */
     REAL *dpre_m, *dpre_v;       /* (rows, slots, units) */
     double keep, spread;
+    const REAL *norms, *level;
+    REAL *dnorms, *dlevel;       /* (threads, units): added to; (pieces): of the next step, replaced by this one */
 } NAME(Backward);
 
 /* A slot of a row: its share of the input, of the hidden units, or both, and the bias. Written back for the
@@ -57,7 +62,8 @@ typedef struct {
     int rule, int64_t units, REAL *restrict pre_m, REAL *restrict pre_v, const REAL *restrict rec_m,   \
         const REAL *restrict rec_v, const REAL *restrict bias, REAL *restrict out_m,                   \
         REAL *restrict out_v, REAL *restrict out_u, REAL *restrict carry_m, REAL *restrict carry_v,    \
-        const REAL *in_m, const REAL *in_v, REAL noise, REAL keep, REAL spread
+        const REAL *in_m, const REAL *in_v, REAL noise, REAL keep, REAL spread,                        \
+        const REAL *restrict norms, REAL level
 
 /* gm, gv: the gradient of the output that reaches a unit from the loss, from the next step through the mask
  * (twice = 2 keep drop there; next is last and twice 0 where the piece ends). */
@@ -67,7 +73,8 @@ typedef struct {
         const REAL *restrict grad_m, const REAL *restrict grad_v, const REAL *restrict next_m,         \
         const REAL *restrict next_u, REAL *flow_m, REAL *flow_v, const REAL *from_m,                   \
         const REAL *from_v, const REAL *restrict in_m, const REAL *restrict in_v,                      \
-        REAL *restrict dpre_m, REAL *restrict dpre_v, REAL keep, REAL twice
+        REAL *restrict dpre_m, REAL *restrict dpre_v, REAL keep, REAL twice,                           \
+        const REAL *restrict norms, REAL level, REAL *restrict dnorms, REAL *dlevel, REAL from_level
 #define GRADIENT                                                                                       \
     REAL gm = grad_m[i] + next_m[i] + twice * out_m[i] * next_u[i], gv = grad_v[i] + keep * next_u[i]
 
@@ -81,10 +88,52 @@ typedef struct {
     dam += (gm) * (bm) + 2 * (gv) * (am) * (bv);                                                       \
     dav += (gv) * ((bv) + (bm) * (bm))
 
+/* keep^2 times the mean variance of the units that enter a row, without the noise that is added at each step. */
+static ALWAYS_INLINE REAL NAME(level)(const NAME(Forward) * p, int64_t first, int64_t row)
+{
+    const REAL *var = p->before_v + row * p->units;
+    REAL sum = 0;
+    _Pragma("omp simd reduction(+ : sum)")
+    for (int64_t i = 0; i < p->units; i++)
+        sum += var[i];
+    REAL mean = sum / (REAL)p->units;
+    if (p->noise > 0)
+        mean = mean > (REAL)p->noise ? mean - (REAL)p->noise : 0;
+    return p->level[first + row] = (REAL)(p->keep * p->keep) * mean;
+}
+
+/* functional.recurring_covariance: the root S of S^2 + (J - N) S - 2 N f^2 V[c] = 0. */
+typedef struct {
+    REAL by_var, over;                 /* 1 / max(V[a], X), X - V[a] */
+    REAL part, noise, rest, held;      /* X / V[a], N, J - N before its bound, N f^2 V[c] */
+    REAL by_root, by_sum, value;       /* 1 / sqrt((J - N)^2 + 8 held), 1 / (J - N + that root), S */
+} NAME(Returning);
+
+#define POSITIVE(x) ((REAL)0.5 * ((x) + ABS(x)))
+
+static ALWAYS_INLINE NAME(Returning) NAME(returning)(REAL im, REAL gv, REAL av, REAL recurring, REAL f,
+                                                     REAL cv, REAL received)
+{
+    NAME(Returning) s;
+    s.over = recurring - av;
+    s.by_var = INVERSE(av + POSITIVE(s.over) + (REAL)SMALLEST_SQUARE);
+    s.part = recurring * s.by_var;
+    s.noise = im * im * gv * s.part;
+    s.rest = received - s.noise;
+    s.held = s.noise * f * f * cv;
+    /* The bounds are for the squares; beyond, S does not count beside V[c]. */
+    const REAL rest = AT_MOST(POSITIVE(s.rest), LARGEST_ROOT), held = AT_MOST(s.held, LARGEST_SQUARE);
+    const REAL square = rest * rest + 8 * held + (REAL)SMALLEST_SQUARE;
+    s.by_root = INVERSE_ROOT(square);
+    s.by_sum = INVERSE(rest + square * s.by_root);
+    s.value = 4 * held * s.by_sum;
+    return s;
+}
+
 /* ---- tanh: h = tanh(a) ---- */
 static ALWAYS_INLINE void NAME(forward_row_tanh)(FORWARD_ARGUMENTS)
 {
-    (void)carry_m, (void)carry_v, (void)in_m, (void)in_v;
+    (void)carry_m, (void)carry_v, (void)in_m, (void)in_v, (void)norms, (void)level;
     UNITS_APART
     for (int64_t i = 0; i < units; i++) {
         SLOT(0, 1, 1, m, v);
@@ -96,6 +145,7 @@ static ALWAYS_INLINE void NAME(forward_row_tanh)(FORWARD_ARGUMENTS)
 static ALWAYS_INLINE void NAME(backward_row_tanh)(BACKWARD_ARGUMENTS)
 {
     (void)carry_m, (void)carry_v, (void)flow_m, (void)flow_v, (void)from_m, (void)from_v, (void)in_m, (void)in_v;
+    (void)norms, (void)level, (void)dnorms, (void)dlevel, (void)from_level;
     UNITS_APART
     for (int64_t i = 0; i < units; i++) {
         GRADIENT;
@@ -116,8 +166,11 @@ static ALWAYS_INLINE void NAME(forward_row_lstm)(FORWARD_ARGUMENTS)
         const NAME(Unit) in = NAME(unit)(rule, SIGMOID, im, iv), forget = NAME(unit)(rule, SIGMOID, fm, fv);
         const NAME(Unit) fresh = NAME(unit)(rule, TANH, gm, gv), out = NAME(unit)(rule, SIGMOID, om, ov);
         const REAL cm = forget.mean * in_m[i] + in.mean * fresh.mean;
-        const REAL cv = PRODUCT_VAR(forget.mean, forget.var, in_m[i], in_v[i])
+        const REAL received = forget.var * (in_m[i] * in_m[i] + in_v[i])
             + PRODUCT_VAR(in.mean, in.var, fresh.mean, fresh.var);
+        const NAME(Returning) s = NAME(returning)(in.mean, fresh.var, gv, level * norms[i],
+                                                  forget.mean, in_v[i], received);
+        const REAL cv = forget.mean * forget.mean * in_v[i] + received + s.value;
         carry_m[i] = cm;
         carry_v[i] = cv;
         const NAME(Unit) shown = NAME(unit)(rule, TANH, cm, cv);
@@ -127,14 +180,21 @@ static ALWAYS_INLINE void NAME(forward_row_lstm)(FORWARD_ARGUMENTS)
 
 static ALWAYS_INLINE void NAME(backward_row_lstm)(BACKWARD_ARGUMENTS)
 {
-    UNITS_APART
+    REAL total = 0;
+    _Pragma("omp simd reduction(+ : total)")
     for (int64_t i = 0; i < units; i++) {
         GRADIENT;
+        gv += from_level;
         const NAME(Unit) in = NAME(unit)(rule, SIGMOID, pre_m[i], pre_v[i]);
         const NAME(Unit) forget = NAME(unit)(rule, SIGMOID, pre_m[units + i], pre_v[units + i]);
         const NAME(Unit) fresh = NAME(unit)(rule, TANH, pre_m[2 * units + i], pre_v[2 * units + i]);
         const NAME(Unit) out = NAME(unit)(rule, SIGMOID, pre_m[3 * units + i], pre_v[3 * units + i]);
         const NAME(Unit) shown = NAME(unit)(rule, TANH, carry_m[i], carry_v[i]);
+        const REAL square = in_m[i] * in_m[i] + in_v[i], f2 = forget.mean * forget.mean;
+        const REAL recurring = level * norms[i];
+        const NAME(Returning) s = NAME(returning)(
+            in.mean, fresh.var, pre_v[2 * units + i], recurring, forget.mean, in_v[i],
+            forget.var * square + PRODUCT_VAR(in.mean, in.var, fresh.mean, fresh.var));
         REAL dm = 0, dv = 0;
         PULL_PRODUCT(out.mean, shown.mean, shown.var, gm, gv, dm, dv);
         NAME(pull)(rule, SIGMOID, out, dm, dv, dpre_m + 3 * units + i, dpre_v + 3 * units + i);
@@ -144,26 +204,34 @@ static ALWAYS_INLINE void NAME(backward_row_lstm)(BACKWARD_ARGUMENTS)
         NAME(pull)(rule, TANH, shown, dm, dv, &cm, &cv);
         cm += from_m[i];
         cv += from_v[i];
-        dm = 0, dv = 0;
-        PULL_PRODUCT(in.mean, fresh.mean, fresh.var, cm, cv, dm, dv);
+        /* of S: dS/d held = 4 by_sum (1 - S by_root), dS/d rest = -S by_root */
+        const REAL part = s.value * s.by_root, d_held = 4 * cv * s.by_sum * (1 - part);
+        const REAL d_rest = BY_SIGN(s.rest, (REAL)0, -cv * part);
+        const REAL d_received = cv + d_rest, d_kept = cv + d_held * s.noise; /* of received, and of f^2 V[c] */
+        const REAL d_noise = d_held * f2 * in_v[i] - d_rest;
+        const REAL d_part = d_noise * in.mean * in.mean * fresh.var;
+        const REAL d_recurring = BY_SIGN(s.over, d_part * s.by_var, (REAL)0), d_var = -d_recurring * s.part;
+        dnorms[i] += d_recurring * level;
+        total += d_recurring * norms[i];
+        dm = 2 * d_noise * in.mean * fresh.var * s.part, dv = 0;
+        PULL_PRODUCT(in.mean, fresh.mean, fresh.var, cm, d_received, dm, dv);
         NAME(pull)(rule, SIGMOID, in, dm, dv, dpre_m + i, dpre_v + i);
-        dm = 0, dv = 0;
-        PULL_PRODUCT(fresh.mean, in.mean, in.var, cm, cv, dm, dv);
+        dm = 0, dv = d_noise * in.mean * in.mean * s.part;
+        PULL_PRODUCT(fresh.mean, in.mean, in.var, cm, d_received, dm, dv);
         NAME(pull)(rule, TANH, fresh, dm, dv, dpre_m + 2 * units + i, dpre_v + 2 * units + i);
-        dm = 0, dv = 0;
-        PULL_PRODUCT(forget.mean, in_m[i], in_v[i], cm, cv, dm, dv);
+        dpre_v[2 * units + i] += d_var;
+        dm = cm * in_m[i] + 2 * d_kept * forget.mean * in_v[i], dv = d_received * square;
         NAME(pull)(rule, SIGMOID, forget, dm, dv, dpre_m + units + i, dpre_v + units + i);
-        dm = 0, dv = 0;
-        PULL_PRODUCT(in_m[i], forget.mean, forget.var, cm, cv, dm, dv);
-        flow_m[i] = dm;
-        flow_v[i] = dv;
+        flow_m[i] = cm * forget.mean + 2 * d_received * in_m[i] * forget.var;
+        flow_v[i] = d_received * forget.var + d_kept * f2;
     }
+    *dlevel = total;
 }
 
 /* ---- GRU: n = tanh(n_x + r n_h), h = n + z (h - n); slots n_x, r, z, n_h ---- */
 static ALWAYS_INLINE void NAME(forward_row_gru)(FORWARD_ARGUMENTS)
 {
-    (void)carry_m, (void)carry_v;
+    (void)carry_m, (void)carry_v, (void)norms, (void)level;
     UNITS_APART
     for (int64_t i = 0; i < units; i++) {
         SLOT(0, 4, 3, xm, xv);
@@ -181,7 +249,7 @@ static ALWAYS_INLINE void NAME(forward_row_gru)(FORWARD_ARGUMENTS)
 
 static ALWAYS_INLINE void NAME(backward_row_gru)(BACKWARD_ARGUMENTS)
 {
-    (void)carry_m, (void)carry_v;
+    (void)carry_m, (void)carry_v, (void)norms, (void)level, (void)dnorms, (void)dlevel, (void)from_level;
     UNITS_APART
     for (int64_t i = 0; i < units; i++) {
         GRADIENT;
@@ -226,7 +294,8 @@ static ALWAYS_INLINE void NAME(backward_row_gru)(BACKWARD_ARGUMENTS)
                                      p->rec_m + rec, p->rec_v + rec, p->bias, p->out_m + here,         \
                                      p->out_v + here, p->out_u + here, p->carry_m + here,              \
                                      p->carry_v + here, in_m + step, in_v + step, (REAL)p->noise,      \
-                                     (REAL)p->keep, (REAL)p->spread);                                  \
+                                     (REAL)p->keep, (REAL)p->spread, p->norms,                         \
+                                     p->level ? NAME(level)(p, first, row) : 0);                       \
         }                                                                                              \
     }                                                                                                  \
     static NOINLINE void NAME(forward_part_##cell)(const NAME(Forward) * p, int64_t first,             \
@@ -245,10 +314,11 @@ static ALWAYS_INLINE void NAME(backward_row_gru)(BACKWARD_ARGUMENTS)
     }                                                                                                  \
     static ALWAYS_INLINE void NAME(backward_rows_##cell)(int rule, const NAME(Backward) * p,           \
                                                          int64_t first, int64_t common, int64_t start, \
-                                                         int64_t stop, const REAL *in_m,               \
+                                                         int64_t stop, int64_t mine, const REAL *in_m, \
                                                          const REAL *in_v)                             \
     {                                                                                                  \
         const REAL keep = (REAL)p->keep, twice = (REAL)(2 * p->spread);                                \
+        const REAL share = (REAL)(p->keep * p->keep / (double)p->units); /* of a unit in `level` */    \
         for (int64_t row = start; row < stop; row++) {                                                 \
             const int on = row < common;                                                               \
             const int64_t here = (first + row) * p->units, step = row * p->units, pre = here * (slots);\
@@ -258,23 +328,26 @@ static ALWAYS_INLINE void NAME(backward_row_gru)(BACKWARD_ARGUMENTS)
                                       (on ? p->next_u : p->last_v) + step, p->flow_m + step,           \
                                       p->flow_v + step, (on ? p->flow_m : p->end_m) + step,            \
                                       (on ? p->flow_v : p->end_v) + step, in_m + step, in_v + step,    \
-                                      p->dpre_m + pre, p->dpre_v + pre, on ? keep : 1, on ? twice : 0);\
+                                      p->dpre_m + pre, p->dpre_v + pre, on ? keep : 1, on ? twice : 0, \
+                                      p->norms, p->level ? p->level[first + row] : 0,                  \
+                                      p->dnorms + mine * p->units, p->dlevel + row,                    \
+                                      on && p->dlevel ? share * p->dlevel[row] : 0);                   \
         }                                                                                              \
     }                                                                                                  \
     static NOINLINE void NAME(backward_part_##cell)(const NAME(Backward) * p, int64_t first,           \
                                                     int64_t common, int64_t start, int64_t stop,       \
-                                                    const REAL *in_m, const REAL *in_v)                \
+                                                    int64_t mine, const REAL *in_m, const REAL *in_v)  \
     {                                                                                                  \
         if (p->rule == PAPER)                                                                          \
-            NAME(backward_rows_##cell)(PAPER, p, first, common, start, stop, in_m, in_v);              \
+            NAME(backward_rows_##cell)(PAPER, p, first, common, start, stop, mine, in_m, in_v);        \
         else                                                                                           \
-            NAME(backward_rows_##cell)(FAST, p, first, common, start, stop, in_m, in_v);               \
+            NAME(backward_rows_##cell)(FAST, p, first, common, start, stop, mine, in_m, in_v);         \
     }                                                                                                  \
     void NAME(backward_##cell)(const NAME(Backward) * p, int64_t first, int64_t rows, int64_t common,  \
                                const REAL *in_m, const REAL *in_v)                                     \
     {                                                                                                  \
         SHARE(rows, p->units * (slots),                                                                \
-              NAME(backward_part_##cell)(p, first, common, start, stop, in_m, in_v))                   \
+              NAME(backward_part_##cell)(p, first, common, start, stop, mine, in_m, in_v))             \
     }
 
 CELL(tanh, 1, 1)
@@ -289,3 +362,4 @@ CELL(gru, 4, 3)
 #undef UNITS_APART
 #undef PRODUCT_VAR
 #undef PULL_PRODUCT
+#undef POSITIVE

@@ -18,9 +18,14 @@ import torch
 from torch import Tensor
 
 from fastdropout.functional import transfer
-from fastdropout.functional.propagate import add_independent, mix_independent, multiply_independent
+from fastdropout.functional.propagate import (
+    add_independent,
+    mix_independent,
+    multiply_independent,
+    recurring_covariance,
+)
 from fastdropout.functional.transfer import Rule
-from fastdropout.moments import Moments, unchecked_moments
+from fastdropout.moments import Moments, moments, unchecked_moments
 
 
 class State(NamedTuple):
@@ -28,6 +33,12 @@ class State(NamedTuple):
 
     h: Moments
     c: Moments | None = None
+
+
+def level(var: Tensor, drop: float, noise: float) -> Tensor:
+    """keep^2 times the mean variance of hidden units, without the noise that is added afresh at each step."""
+    mean = var.mean(-1)
+    return (1 - drop) ** 2 * ((mean - noise).clamp(min=0) if noise else mean)
 
 
 @dataclass(frozen=True)
@@ -39,9 +50,16 @@ class Cell:
     slots: int = 1
     carries: Literal["nothing", "hidden", "cell"] = "nothing"
     kernel: str | None = None
+    returning: int | None = None
+    """The gate through whose rows noise returns to what is carried, where the cell takes it into account."""
 
-    def step(self, pre: Moments, carried: Moments | None, rule: Rule) -> State:
-        """The units after the step, of `pre` (pieces, slots * units) and what is carried (pieces, units)."""
+    def step(
+        self, pre: Moments, carried: Moments | None, rule: Rule, recurring: Tensor | None = None
+    ) -> State:
+        """The units after the step, of `pre` (pieces, slots * units) and what is carried (pieces, units).
+
+        `recurring` is that of the method of this name.
+        """
         return State(transfer.tanh(pre, rule) if self.name == "tanh" else transfer.relu(pre))
 
     def input_weight(self, weight: Tensor | Moments) -> Tensor | Moments:
@@ -55,6 +73,24 @@ class Cell:
         assert isinstance(of_input, Tensor)
         assert isinstance(of_hidden, Tensor)
         return of_input + of_hidden
+
+    def returning_rows(self, weight: Tensor) -> Tensor:
+        """The rows of `weight_hh` of the gate `returning`."""
+        assert self.returning is not None
+        return weight.chunk(self.gates)[self.returning]
+
+    def norms(self, weight: Tensor) -> Tensor | None:
+        """The squared norms of these rows."""
+        return None if self.returning is None else (self.returning_rows(weight) ** 2).sum(1)
+
+    def recurring(self, h: Moments, weight: Tensor, drop: float, noise: float = 0.0) -> Tensor | None:
+        """What may return of the noise in a step's pre-synaptic units, (pieces, units); h enters the step.
+
+        sum_j W_ij^2 keep^2 V[h_j], with the mean variance of all units for that of each, which saves a matrix
+        product. Fresh noise does not return: neither the masks' nor `noise`.
+        """
+        norms = None if h.is_certain else self.norms(weight)
+        return None if norms is None else level(h.var, drop, noise)[..., None] * norms
 
     def slot(self, pre: Moments, index: int) -> Moments:
         """One block of units."""
@@ -73,15 +109,22 @@ class Cell:
 class LSTM(Cell):
     """c_t = f c_{t-1} + i g, h_t = o tanh(c_t); slots i, f, g, o, as torch.nn.LSTM orders them.
 
-    Gates, cell and candidate are taken as independent.
+    Gates, cell and candidate are taken as independent, but for the noise that c_{t-1} and g have in common:
+    `functional.recurring_covariance`.
     """
 
-    def step(self, pre: Moments, carried: Moments | None, rule: Rule) -> State:
+    def step(
+        self, pre: Moments, carried: Moments | None, rule: Rule, recurring: Tensor | None = None
+    ) -> State:
         """See the class."""
         assert carried is not None
         i, f, o = (transfer.sigmoid(self.slot(pre, k), rule) for k in (0, 1, 3))
         g = transfer.tanh(self.slot(pre, 2), rule)
         c = add_independent(multiply_independent(f, carried), multiply_independent(i, g))
+        if recurring is not None and not carried.is_certain:
+            c = moments(
+                c.mean, c.var + recurring_covariance(f, carried, i, g, self.slot(pre, 2).var, recurring)
+            )
         return State(multiply_independent(o, transfer.tanh(c, rule)), c)
 
 
@@ -91,7 +134,9 @@ class GRU(Cell):
     n_x = W_in x + b_in, n_h = W_hn h + b_hn. r and n_h, and then z, n and h_{t-1}, are taken as independent.
     """
 
-    def step(self, pre: Moments, carried: Moments | None, rule: Rule) -> State:
+    def step(
+        self, pre: Moments, carried: Moments | None, rule: Rule, recurring: Tensor | None = None
+    ) -> State:
         """See the class."""
         assert carried is not None
         r, z = (transfer.sigmoid(self.slot(pre, k), rule) for k in (1, 2))
@@ -125,6 +170,6 @@ class GRU(Cell):
 CELLS: dict[str, Cell] = {
     "tanh": Cell("tanh", kernel="tanh"),
     "relu": Cell("relu"),
-    "lstm": LSTM("lstm", 4, 4, "cell", "lstm"),
+    "lstm": LSTM("lstm", 4, 4, "cell", "lstm", returning=2),
     "gru": GRU("gru", 3, 4, "hidden", "gru"),
 }

@@ -5,6 +5,7 @@ Shapes, for a chunk of steps whose rows stand one below the other:
     pre     (2, rows, slots * units)  pre-synaptic moments
     state   (3, rows + pieces, units) mean, u, variance; u = keep var + keep drop mean^2, after the mask
     carry   (2, rows + pieces, units) moments of an LSTM's cell; of no rows for other cells
+    level   (rows)                    `cells.level` of what enters a step of an LSTM; of no rows for others
 
 `state` and `carry` have the rows that enter the chunk before its own (behind them, in reverse).
 """
@@ -20,9 +21,12 @@ from torch import Tensor
 
 from fastdropout.moments import Moments, unchecked_moments
 from fastdropout.recurrent import buffers, kernel
-from fastdropout.recurrent.cells import Cell
+from fastdropout.recurrent.cells import Cell, level
 from fastdropout.recurrent.layout import Steps
 from fastdropout.recurrent.options import Options
+
+# Where nothing is kept for a backward pass, the steps are walked in chunks whose `pre` stays in the cache.
+CACHED_BYTES = 2**23
 
 
 class Inputs(NamedTuple):
@@ -50,12 +54,21 @@ class Kept(NamedTuple):
     pre: Tensor
     state: Tensor
     carry: Tensor
+    level: Tensor
 
 
 class Forward:
     """One call of the layer: the weights as the products need them, and the walk over the steps."""
 
-    def __init__(self, cell: Cell, inputs: Inputs, options: Options, weights: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        inputs: Inputs,
+        options: Options,
+        weights: Tensor | None = None,
+        keeps: bool = True,
+    ) -> None:
+        """`weights` are those of an earlier `Forward`; `keeps` says whether a backward pass will follow."""
         self.cell, self.inputs, self.options, self.sizes = cell, inputs, options, options.sizes
         self.units = inputs.w_hh.shape[1]
         self.given, self.apart = cell.gates * self.units, (cell.slots - cell.gates) * self.units
@@ -77,8 +90,13 @@ class Forward:
         self.carry_beginning = _stacked(inputs.c_mean, inputs.c_var, self.beginning)
         order = self.steps.order
         length = math.isqrt(len(order) - 1) + 1 if options.recompute else len(order)
+        if not keeps:
+            step = 2 * cell.slots * self.units * self.sizes[0] * inputs.x_mean.element_size()
+            length = max(1, min(length, CACHED_BYTES // step))
         self.chunks = [order[i : i + length] for i in range(0, len(order), length)]
         self.kernel = kernel.serving(cell, options.rule, inputs.x_mean)
+        self.norms = cell.norms(inputs.w_hh)
+        self._turned: Tensor | None = None
 
     def masked(self, mean: Tensor, var: Tensor) -> Tensor:
         """u: the variance of hidden units after the mask."""
@@ -142,6 +160,8 @@ class Forward:
         for t in steps:
             start = self.starts[t] - first + own
             going_on = self.steps.common(t, 1)
+            if going_on == self.sizes[t]:
+                continue
             last[:, going_on : self.sizes[t]] = carry[:, start + going_on : start + self.sizes[t]]
         start = self.starts[steps[-1]] - first + own
         kept = carry[:, start : start + self.steps.common(steps[-1], 1)]
@@ -157,25 +177,29 @@ class Forward:
             carry = buffers.empty(pre, 2, pre.shape[1] + size, self.units)
             self._entrance(carry, own)[:] = cells[:, :size]
         self._enter(steps[0], self._entrance(state, own), mean, var)
-        kept = Kept(pre, state, carry)
+        kept = Kept(pre, state, carry, pre.new_empty(0 if self.norms is None else pre.shape[1]))
         products = self.entering_blocks(steps, state[:2])
-        weights = self.weights.transpose(1, 2).contiguous()
+        if self._turned is None:
+            self._turned = self.weights.transpose(1, 2).contiguous()
+        weights = self._turned
         spread = None if self.inputs.w_hh_var is None else self.inputs.w_hh_var.t().contiguous()
         bias_var = self.inputs.bias_var
         late = bias_var[self.given :] if self.apart and bias_var is not None else None
         product = pre.new_empty(2, max(self.sizes[t] for t in steps), self.given)
+        variances = self.entering_blocks(steps, state[2:]) if self.norms is not None else {}
         advance = self._advance(kept, product, own)
         carried = self.carried(steps, kept)
         for t in steps:
             size = self.sizes[t]
             recurrent = product if size == product.shape[1] else product[:, :size]
-            units = products[t] if self.even else self.entering_step(t, steps, state, self.beginning)[:2]
-            torch.bmm(units, weights, out=recurrent)
+            units = products[t] if self.even else self.entering_step(t, steps, state, self.beginning)
+            torch.bmm(units[:2], weights, out=recurrent)
             if spread is not None:
-                recurrent[1].addmm_(self.square(units), spread)
+                recurrent[1].addmm_(self.square(units[:2]), spread)
             if late is not None:
                 recurrent[1, :, -self.apart :] += late
-            advance(self.starts[t] - rows.start, size, carried(t))
+            before = None if self.norms is None else variances[t][0] if self.even else units[2]
+            advance(self.starts[t] - rows.start, size, carried(t), before)
         return kept
 
     def _entrance(self, array: Tensor, own: slice) -> Tensor:
@@ -266,8 +290,12 @@ class Forward:
 
     def _advance(
         self, kept: Kept, recurrent: Tensor, own: slice
-    ) -> Callable[[int, int, tuple[Tensor, Tensor] | None], object]:
-        """Completes `pre` and takes the cell's step; of a step's first row, its size and what is carried."""
+    ) -> Callable[[int, int, tuple[Tensor, Tensor] | None, Tensor | None], object]:
+        """Completes `pre` and takes the cell's step.
+
+        The function takes the step's first row, its size, what is carried into it, and the variances of the
+        units before, for cells that have a `level`.
+        """
         pre, state, carry = kept.pre, kept.state[:, own], kept.carry
         carry = carry[:, own] if self.cell.carries == "cell" else carry
         if self.kernel is not None:
@@ -284,20 +312,31 @@ class Forward:
                 self.options.noise,
                 self.keep,
                 self.spread,
+                *((self.norms.data_ptr(), kept.level.data_ptr()) if self.norms is not None else ()),
             )
             call = self.kernel.forward
 
-            def advance(row: int, size: int, carried: tuple[Tensor, Tensor] | None) -> None:
+            def advance(
+                row: int, size: int, carried: tuple[Tensor, Tensor] | None, before: Tensor | None
+            ) -> None:
+                if before is not None:
+                    arguments.before_v = before.data_ptr()
                 call(arguments, row, size, *kernel.pointers(carried))
 
             return advance
         pre[:, :, self.given :] = 0
 
-        def by_step(row: int, size: int, carried: tuple[Tensor, Tensor] | None) -> None:
-            rows = slice(row, row + size)
+        def by_step(
+            row: int, size: int, carried: tuple[Tensor, Tensor] | None, before: Tensor | None
+        ) -> None:
+            rows, recurring = slice(row, row + size), None
+            if before is not None and self.norms is not None:
+                kept.level[rows] = level(before, self.options.drop_hidden, self.options.noise)
+                recurring = kept.level[rows, None] * self.norms
             pre[:, rows, self.apart :] += recurrent[:, :size]
             pre[0, rows] += self.bias
-            h, c = self.cell.step(unchecked_moments(*pre[:, rows]), _pair(carried), self.options.rule)
+            moments = unchecked_moments(*pre[:, rows])
+            h, c = self.cell.step(moments, _pair(carried), self.options.rule, recurring)
             state[0, rows], state[2, rows] = h.mean, h.var + self.options.noise
             state[1, rows] = self.masked(state[0, rows], state[2, rows])
             if c is not None:

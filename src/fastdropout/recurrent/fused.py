@@ -97,7 +97,8 @@ def fused_layer(
     """`reference.layer` under `method="moments"`; returns the outputs and the last state."""
     inputs = inputs_of(x, state, weights, place)
     check_shapes(cell, inputs)
-    mean, var, last_mean, last_var, *cells = _Layer.apply(*inputs, cell, options)
+    keeps = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+    mean, var, last_mean, last_var, *cells = _Layer.apply(*inputs, cell, options, keeps)
     return unchecked_moments(mean, var), State(
         unchecked_moments(last_mean, last_var), unchecked_moments(*cells) if cells else None
     )
@@ -140,11 +141,11 @@ def _value(mean: Any, var: Tensor | None) -> Any:
 class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, ...]:
-        inputs, cell, options = Inputs(*args[:-2]), args[-2], args[-1]
-        walk = Forward(cell, inputs, options)
+        inputs, (cell, options, keeps) = Inputs(*args[:-3]), args[-3:]
+        walk = Forward(cell, inputs, options, keeps=keeps)
         mean, var, cells, entering, kept = walk.run()
         ctx.cell, ctx.options, ctx.weights, ctx.chunks = cell, options, walk.weights, len(entering)
-        if options.recompute or not any(ctx.needs_input_grad):
+        if options.recompute or not keeps:
             kept = None
         ctx.save_for_backward(*inputs, mean, var, *entering, *(kept or ()))
         ctx.set_materialize_grads(False)
@@ -159,14 +160,14 @@ class _Layer(torch.autograd.Function):
         entering, kept = rest[: ctx.chunks], rest[ctx.chunks :]
         needs = Inputs(*ctx.needs_input_grad[:n])
         if torch.is_grad_enabled():  # somebody wants to differentiate this again
-            return (*_by_autograd(ctx.cell, inputs, ctx.options, needs, grads), None, None)
+            return (*_by_autograd(ctx.cell, inputs, ctx.options, needs, grads), None, None, None)
         walk = Forward(ctx.cell, inputs, ctx.options, ctx.weights)
         shapes = [mean.shape] * 2 + [inputs.h_mean.shape] * 4
         grads = (*grads, None, None)[:6]
         given = [mean.new_zeros(s) if g is None else g for g, s in zip(grads, shapes, strict=True)]
         backward = Backward(walk, *given[:2], torch.stack(given[2:4]), torch.stack(given[4:]), needs)
         found = gather(backward, mean, var, entering, Kept(*kept) if kept else None)
-        return (*found, None, None)
+        return (*found, None, None, None)
 
 
 def gather(

@@ -17,6 +17,8 @@
 #define PAPER_A 1.1715728752538097
 #define PAPER_B 0.8813735870195428
 #define HALF_PI 1.5707963267948966
+/* That of propagate.py. */
+#define SMALLEST_SQUARE 1e-36
 
 /* Rules and kinds of units; each combination gets loops of its own, as the functions are expanded in place. */
 enum { FAST, PAPER };
@@ -31,7 +33,8 @@ enum { TANH, SIGMOID };
 #include <omp.h>
 #define SHARE(rows, units, ...)                                                                        \
     if ((rows) * (units) < 4096) {                                                                     \
-        const int64_t start = 0, stop = (rows);                                                        \
+        const int64_t mine = 0, start = 0, stop = (rows);                                              \
+        (void)mine;                                                                                    \
         __VA_ARGS__;                                                                                   \
     } else {                                                                                           \
         _Pragma("omp parallel")                                                                        \
@@ -43,9 +46,20 @@ enum { TANH, SIGMOID };
     }
 #else
 #define SHARE(rows, units, ...)                                                                        \
-    const int64_t start = 0, stop = (rows);                                                            \
+    const int64_t mine = 0, start = 0, stop = (rows);                                                  \
+    (void)mine;                                                                                        \
     __VA_ARGS__;
 #endif
+
+/* How many threads may share rows: as many sums are kept apart. */
+int64_t most_threads(void)
+{
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
 
 /* Choices, of bits: in large loops compilers make branches of those that are written as such.
  *
@@ -172,6 +186,7 @@ static ALWAYS_INLINE void decay_of_double(double x, double *decay, double *gone)
 #define BY_SIGN by_sign_of_float
 #define AT_MOST at_most_float
 #define LARGEST_SQUARE 1e36f
+#define LARGEST_ROOT 1e18f
 #include "transfer.h"
 #include "cells.h"
 #undef REAL
@@ -183,6 +198,7 @@ static ALWAYS_INLINE void decay_of_double(double x, double *decay, double *gone)
 #undef BY_SIGN
 #undef AT_MOST
 #undef LARGEST_SQUARE
+#undef LARGEST_ROOT
 
 #define REAL double
 #define NAME(name) name##_float64
@@ -193,5 +209,6 @@ static ALWAYS_INLINE void decay_of_double(double x, double *decay, double *gone)
 #define BY_SIGN by_sign_of_double
 #define AT_MOST at_most_double
 #define LARGEST_SQUARE 1e300
+#define LARGEST_ROOT 1e150
 #include "transfer.h"
 #include "cells.h"

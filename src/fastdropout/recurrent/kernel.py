@@ -20,9 +20,13 @@ def _structure(numbers: tuple[str, ...], *names: str) -> list[tuple[str, type]]:
     return [
         ("units", ctypes.c_int64),
         ("rule", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in names),
+        *_addresses(*names),
         *((name, ctypes.c_double) for name in numbers),
     ]
+
+
+def _addresses(*names: str) -> list[tuple[str, type]]:
+    return [(name, ctypes.c_void_p) for name in names]
 
 
 class Forward(ctypes.Structure):
@@ -31,7 +35,7 @@ class Forward(ctypes.Structure):
     _fields_ = _structure(
         ("noise", "keep", "spread"),
         *("pre_m", "pre_v", "rec_m", "rec_v", "bias", "out_m", "out_v", "out_u", "carry_m", "carry_v"),
-    )
+    ) + _addresses("norms", "level", "before_v")
 
 
 class Backward(ctypes.Structure):
@@ -41,7 +45,7 @@ class Backward(ctypes.Structure):
         ("keep", "spread"),
         *("pre_m", "pre_v", "out_m", "carry_m", "carry_v", "grad_m", "grad_v", "next_m", "next_u"),
         *("last_m", "last_v", "flow_m", "flow_v", "end_m", "end_v", "dpre_m", "dpre_v"),
-    )
+    ) + _addresses("norms", "level", "dnorms", "dlevel")
 
 
 class Kernel:
@@ -56,6 +60,8 @@ class Kernel:
         self.forward.argtypes = [ctypes.POINTER(Forward), *[ctypes.c_int64] * 2, *addresses]
         self.backward.argtypes = [ctypes.POINTER(Backward), *[ctypes.c_int64] * 3, *addresses]
         self.forward.restype = self.backward.restype = None
+        self.most_threads = library["most_threads"]
+        self.most_threads.restype = ctypes.c_int64
 
 
 @functools.cache

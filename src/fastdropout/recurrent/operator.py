@@ -28,7 +28,7 @@ _TENSORS = ", ".join(
     f"Tensor{'?' if 'None' in str(kind) else ''} {name}"
     for name, kind in list(Inputs.__annotations__.items())[:_COUNT]
 )
-_KEPT = _COUNT + 5
+_KEPT = _COUNT + 2 + len(Kept._fields)
 _GRADS = _KEPT + 4
 _OPTIONS = (
     "SymInt[] sizes, str cell, float drop_input, float drop_hidden, float noise, str rule, bool reverse, "
@@ -88,7 +88,8 @@ def _options(rows: int, given: Sequence[Any]) -> tuple[Cell, Options]:
     "fastdropout::layer",
     mutates_args=(),
     schema=f"({_TENSORS}, {_OPTIONS}, bool keep) -> "
-    "(Tensor mean, Tensor var, Tensor last, Tensor cells, Tensor pre, Tensor state, Tensor carry)",
+    "(Tensor mean, Tensor var, Tensor last, Tensor cells, "
+    "Tensor pre, Tensor state, Tensor carry, Tensor level)",
 )
 def _layer(*args: Any) -> tuple[Tensor, ...]:
     """All steps; with `keep` also what the backward pass needs, which is empty without and to recompute."""
@@ -112,12 +113,14 @@ def _(*args: Any) -> tuple[Tensor, ...]:
     given, keep = Inputs(*args[:_COUNT]), args[-1]
     sizes, name, *_, reverse, recompute = args[_COUNT:-1]
     cell, x, units, rows = CELLS[name], given.x_mean, given.w_hh.shape[1], given.x_mean.shape[0]
-    kept = [(0,), (0,), (0,)]
+    kept = [(0,), (0,), (0,), (0,)]
     if keep and not recompute:
         beside = rows + (sizes[-1] if reverse else sizes[0])
         kept[:2] = [(2, rows, cell.slots * units), (3, beside, units)]  # type: ignore[list-item]
         if cell.carries == "cell":
             kept[2] = (2, beside, units)  # type: ignore[call-overload]
+        if cell.returning is not None:
+            kept[3] = (rows,)
     ends = [(2, sizes[0], units), (2, sizes[0] if cell.carries == "cell" else 0, units)]
     return tuple(x.new_empty(shape) for shape in ((rows, units), (rows, units), *ends, *kept))
 
@@ -142,7 +145,7 @@ _layer.register_autograd(_backward, setup_context=_setup)
 @torch.library.custom_op(
     "fastdropout::layer_backward",
     mutates_args=(),
-    schema=f"({_TENSORS}, Tensor mean, Tensor var, Tensor pre, Tensor state, Tensor carry, "
+    schema=f"({_TENSORS}, Tensor mean, Tensor var, Tensor pre, Tensor state, Tensor carry, Tensor level, "
     "Tensor? grad_mean, Tensor? grad_var, Tensor? grad_last, Tensor? grad_cells, "
     f"{_OPTIONS}, bool[] needs) -> Tensor[]",
 )

@@ -50,7 +50,10 @@ def layer(
             recurrent = recurrent + F.linear(place[rows], mean_of(weights.w_hh))
         pre = cell.join(given[rows], recurrent)
         pre = pre if bias is None else _shifted(pre, bias)
-        here = step(cell, pre, here, options.rule, method)
+        recurring = None
+        if method == "moments":
+            recurring = cell.recurring(here.h, mean_of(weights.w_hh), options.drop_hidden, options.noise)
+        here = step(cell, pre, here, options.rule, method, recurring)
         if weights.w_hr is not None:
             here = State(affine(here.h, weights.w_hr, None, 0.0, method), here.c)
         if added is not None:
@@ -59,11 +62,18 @@ def layer(
     return Moments.cat(outputs), _joined([here, *reversed(ended)])
 
 
-def step(cell: Cell, pre: Moments, before: State, rule: Rule, method: Method = "moments") -> State:
+def step(
+    cell: Cell,
+    pre: Moments,
+    before: State,
+    rule: Rule,
+    method: Method = "moments",
+    recurring: Tensor | None = None,
+) -> State:
     """The cell's step in moments; for the methods that draw, of certain values made from a draw."""
     carried = before.c if cell.carries == "cell" else before.h if cell.carries == "hidden" else None
     if method == "moments":
-        return cell.step(pre, carried, rule)
+        return cell.step(pre, carried, rule, recurring)
     drawn = pre.sample() if method == "gaussian" else pre.mean
     # Of certain values all rules but the paper's are the plain functions.
     certain = None if carried is None else Moments.certain(carried.mean)
