@@ -117,6 +117,23 @@ def test_runs_of_before_do_not_know_their_kernel(config, corpus, tmp_path):
     assert resume(run.path, corpus=corpus).finished
 
 
+# Options that came with the cells, the layers and the output layers.
+LATER = ("layers", "cell", "skip", "memory", "drop_memory", "drop_between", "output", "drop_nade", "nade_")
+
+
+def test_run_folders_of_before_there_were_cells_and_layers(config, corpus, tmp_path):
+    whole = train(config(), corpus=corpus, out=tmp_path / "whole")
+    run = train(config(), corpus=corpus, out=tmp_path / "r", stop=stopping(4))
+    path = run.path / "config.toml"
+    lines = path.read_text().splitlines(keepends=True)
+    old = [line for line in lines if not line.startswith(LATER) or line.startswith("output_bias")]
+    assert len(old) < len(lines)
+    path.write_text("".join(old))
+    run = resume(run.path, corpus=corpus)
+    assert run.finished
+    assert evaluate_run(run, corpus=corpus).nll_per_step == whole.result.test.nll_per_step
+
+
 HOLD = """
 import sys
 from fastdropout.music.training import Run
