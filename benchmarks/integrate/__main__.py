@@ -2,8 +2,8 @@
 
 Random and trained weights, default rates and .3, against 2,000 masks. Each network has a file under
 results/integrate/ when it is finished, and is not done again: stop the command and start it anew as you
-like. `times` measures time and memory (let nothing else run meanwhile), `others` compares with suq and
-fastbnns, `list` shows what is done.
+like. `times` measures time and memory (let nothing else run meanwhile), `memory` memory alone, `others`
+compares with suq and fastbnns, `list` shows what is done.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def accuracy(names: list[str], masks: int, seed: int, again: bool, quick: bool) 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.integrate", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", default="accuracy", choices=["accuracy", "times", "others", "list"]
+        "what", nargs="?", default="accuracy", choices=["accuracy", "times", "memory", "others", "list"]
     )
     parser.add_argument("--only", metavar="NAME", help="networks whose name contains NAME, even if finished")
     parser.add_argument("--again", action="store_true", help="finished ones too; trained weights are kept")
@@ -133,10 +133,11 @@ def main() -> None:
 
         others.main(args.masks, args.seed)
         return
-    if args.what == "times":
+    if args.what in ("times", "memory"):
         from benchmarks.integrate import times
 
-        times.main([n for n in names if n in NETWORKS], FOLDER / "times", args.again or bool(args.only))
+        stock, again = [n for n in names if n in NETWORKS], args.again or bool(args.only)
+        times.main(stock, FOLDER / "times", again, args.what == "memory")
         return
     accuracy(names, 100 if args.quick else args.masks, args.seed, args.again or bool(args.only), args.quick)
 

@@ -109,27 +109,28 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     model, inputs, _ = prepared(name, BATCH)
     seconds = medians(contestants(model, inputs), rounds)
     masks = min(value for key, value in seconds.items() if "masks" in key)
-    megabytes = {kind: memory(name, kind) for kind in ("training step", "traced, 10 outputs")}
     ratios = {key: seconds[key] / masks for key in GOALS if key in seconds}
-    ratios["memory"] = megabytes["traced, 10 outputs"] / megabytes["training step"]
-    return {"seconds": seconds, "megabytes": megabytes, "ratios": ratios}
+    return _with_memory(name, {"seconds": seconds, "ratios": ratios})
 
 
-def main(names: list[str], folder: Path, again: bool, rounds: int = 1) -> None:
-    """Measure what is not there yet; a file for each network."""
+def _with_memory(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    megabytes = {kind: memory(name, kind) for kind in ("training step", "traced, 10 outputs")}
+    ratio = megabytes["traced, 10 outputs"] / megabytes["training step"]
+    return {**found, "megabytes": megabytes, "ratios": {**found["ratios"], "memory": ratio}}
+
+
+def main(names: list[str], folder: Path, again: bool, only_memory: bool, rounds: int = 1) -> None:
+    """Measure what is not there yet, a file for each network; or the memory of those that are there."""
     paths = {name: folder / f"{name.replace(' ', '-')}.json" for name in names}
-    left = [n for n in names if again or not paths[n].exists()]
+    left = [n for n in names if again or paths[n].exists() == only_memory]
     print(f"{len(left)} of {len(names)} networks to time, results in {folder}", flush=True)
     for i, name in enumerate(left, 1):
         start = time.perf_counter()
-        found = measure(name, rounds)
+        if only_memory and paths[name].exists():
+            found = _with_memory(name, json.loads(paths[name].read_text())["figures"])
+        else:
+            found = measure(name, rounds)
         config = {"batch": BATCH, "masks": MASKS, "memory_batch": MEMORY_BATCH, "rounds": rounds, "seed": 0}
         write(paths[name], f'python -m benchmarks.integrate times --only "{name}"', config, found)
         shown = "  ".join(f"{key} {value:.3f}" for key, value in found["ratios"].items())
         print(f"[{i}/{len(left)}] {name}, {time.perf_counter() - start:.0f} s: {shown}", flush=True)
-
-
-def figures(folder: Path) -> dict[str, dict[str, float]]:
-    """The ratios of the networks that were timed."""
-    found = {n: folder / f"{n.replace(' ', '-')}.json" for n in NETWORKS}
-    return {n: json.loads(p.read_text())["figures"]["ratios"] for n, p in found.items() if p.exists()}
