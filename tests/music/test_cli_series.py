@@ -43,6 +43,13 @@ def test_real_values_from_a_file_to_a_forecast(wave, tmp_path, capsys):
     assert "output must end in .csv" in capsys.readouterr().err
 
 
+def test_a_rule_for_notes_is_nothing_to_real_values(wave, tmp_path):
+    """What a preset for music sets must not make a run folder that cannot be read."""
+    run = tmp_path / "run"
+    assert main(["train", str(wave), *TINY, "--output-rule", "paper", "--out", str(run)]) == 0
+    assert Run(run).config.output_rule == "fast"
+
+
 def test_bits_with_a_nade_and_a_memory(tmp_path):
     rng = np.random.default_rng(0)
     page = (rng.random((30, 6)) < 0.4).astype(int)

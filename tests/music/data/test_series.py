@@ -156,3 +156,17 @@ def test_other_files_are_refused(tmp_path):
         load(tmp_path / "x.csv")
     with pytest.raises(DataError, match="is no corpus, no such file and no folder"):
         load(tmp_path / "none.npz")
+
+
+def test_changes_that_float32_rounds_away_are_told(tmp_path):
+    np.save(tmp_path / "late.npy", np.linspace(1e8, 1e8 + 5, 120))
+    with pytest.raises(DataError, match=r"feature 1 must vary by more than float32 .* subtract the mean"):
+        load(tmp_path / "late.npy")
+    np.save(tmp_path / "late.npy", np.linspace(1e8, 1e8 + 5, 120) - 1e8)
+    assert load(tmp_path / "late.npy").real
+
+
+def test_a_file_of_another_kind_is_no_missing_file(tmp_path):
+    (tmp_path / "data.txt").write_text("1\n2\n")
+    with pytest.raises(DataError, match=r"must be a \.npz, \.npy, \.csv file or a folder, got another kind"):
+        load(tmp_path / "data.txt")

@@ -52,6 +52,11 @@ def load(
     # Unlike the method of Path, False for names that are no paths at all; an empty one is no folder either.
     if os.fspath(name) and os.path.isdir(folder):
         return load_folder(folder, steps_per_quarter=steps_per_quarter, progress=progress)
+    if os.fspath(name) and os.path.isfile(folder):
+        kinds = ", ".join(SUFFIXES)
+        raise DataError(
+            f"{visible(str(folder))}: must be a {kinds} file or a folder, got another kind of file"
+        )
     files = f"a {', '.join(SUFFIXES)} file"
     allowed = f"{', '.join(NAMES)}, a folder of MIDI files, {files} or a folder of such"
     raise DataError(f"{os.fspath(name)!r} is no corpus, no such file and no folder, allowed are {allowed}")

@@ -48,7 +48,7 @@ def load_folder(
     folder = Path(folder)
     files = midi_files(folder)
     if not files:
-        raise DataError(f"{folder}: holds no .mid or .midi files")
+        raise DataError(f"{folder}: holds no .mid or .midi files, nor .npz, .npy or .csv")
     symusic = _symusic()  # Before the loop: if it is missing, that is one error and not one for each file.
     rolls: dict[str, Roll] = {}
     skipped: list[tuple[str, str]] = []

@@ -69,6 +69,8 @@ def load_series(name: str | os.PathLike[str]) -> Corpus:
     pieces = _pieces(arrays, str(path))
     splits, names = _split(pieces, str(path))
     binary = all(((piece == 0) | (piece == 1)).all() for piece in pieces.values())
+    if not binary:
+        _check_digits(pieces, str(path))
     kind = np.uint8 if binary else np.float32
     typed: dict[str, list[Piece]] = {
         split: [np.ascontiguousarray(piece, kind) for piece in splits[split]] for split in SPLITS
@@ -164,6 +166,18 @@ def _pieces(arrays: dict[str, np.ndarray], what: str) -> dict[str, Values]:
             if frames > MAX_FRAMES:
                 raise DataError(f"{what}: has more than {MAX_FRAMES} steps")
     return pieces
+
+
+def _check_digits(pieces: dict[str, Values], what: str) -> None:
+    """Refuse values whose changes float32 would round away, such as times in seconds since 1970."""
+    every = np.concatenate(list(pieces.values()))
+    lost, std = np.abs(every - every.astype(np.float32)).max(axis=0), every.std(axis=0)
+    wrong = np.flatnonzero((std > 0) & (lost > 0.01 * std))
+    if len(wrong):
+        raise DataError(
+            f"{what}: feature {wrong[0] + 1} must vary by more than float32 rounds it: its mean is "
+            f"{every[:, wrong[0]].mean():.6g}, its standard deviation {std[wrong[0]]:.3g}; subtract the mean"
+        )
 
 
 def _split(pieces: dict[str, Values], what: str) -> tuple[dict[str, list[Values]], dict[str, list[str]]]:

@@ -152,7 +152,8 @@ def settle(config: Config, corpus: Corpus) -> Config:
     """With what depends on the corpus and the machine: the output layer and the threads."""
     change: dict[str, object] = {}
     if config.output is None and corpus.real:
-        change["output"] = "gaussian"
+        # Real values have no sigmoid, whose rule a preset may set.
+        change |= {"output": "gaussian", "output_rule": "fast"}
     if not config.threads:
         change["threads"] = default_threads(config)
     return config.model_copy(update=change)
