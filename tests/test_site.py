@@ -5,6 +5,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from importlib import import_module
+from inspect import getdoc, isclass, isfunction
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -77,6 +78,29 @@ def test_every_public_name_is_in_the_reference(site, room):
     for name in module.__all__:
         if type(getattr(module, name)) is not type(module):
             assert f"fastdropout{room}.{name}" in page.anchors, f"{name} is not in the reference"
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: f"fastdropout{room}")
+def test_every_public_name_says_what_it_is(room):
+    module = import_module(f"fastdropout{room}")
+    for name in module.__all__:
+        value = getattr(module, name)
+        if isfunction(value) or isclass(value):
+            assert getdoc(value), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize("room", [".nn", ".sklearn"])
+def test_every_module_and_estimator_has_an_example(room):
+    module = import_module(f"fastdropout{room}")
+    for name in module.__all__:
+        value = getattr(module, name)
+        if isfunction(value) or isclass(value):
+            assert ">>>" in value.__doc__, f"{name} has no example"
+
+
+@pytest.mark.parametrize("room", ["", ".functional", ".functional.losses"])
+def test_rooms_of_functions_have_one_example(room):
+    assert ">>>" in import_module(f"fastdropout{room}").__doc__
 
 
 @pytest.mark.slow

@@ -1,6 +1,14 @@
 """Pure maths: tensors and moments in, tensors and moments out; no parameters, no state.
 
 Plain tensors are accepted for `Moments`, as certain values: of zero variance.
+
+>>> import torch, fastdropout as fd
+>>> x = fd.functional.dropout(torch.ones(3), 0.5)
+>>> a = fd.functional.linear(x, torch.ones(1, 3))
+>>> a.mean.item(), a.var.item()
+(1.5, 0.75)
+>>> fd.functional.relu(a).std.shape
+torch.Size([1])
 """
 
 from fastdropout.functional import losses, quadrature

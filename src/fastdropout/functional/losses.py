@@ -1,4 +1,12 @@
-"""Losses of moments: element-wise and unreduced, and with the arguments of `torch.nn.functional`."""
+"""Losses of moments: element-wise and unreduced, and with the arguments of `torch.nn.functional`.
+
+>>> import torch, fastdropout as fd
+>>> logits = fd.Moments(torch.zeros(1), torch.full((1,), 4.0))
+>>> fd.losses.bernoulli_nll(logits, torch.ones(1))  # -log E[p]
+tensor([0.6931])
+>>> bool(fd.losses.expected_bernoulli_nll(logits, torch.ones(1)) > 0.6931)  # E[-log p]
+True
+"""
 
 from __future__ import annotations
 

@@ -38,6 +38,10 @@ def weight_noise_kl(module: nn.Module) -> Tensor:
 
     Train with `loss = nll.mean() + weight_noise_kl(model) / n`, where n is the number of terms in the
     training set's nll.
+
+    >>> import fastdropout as fd
+    >>> bool(fd.nn.weight_noise_kl(fd.nn.NoisyLinear(10, 5)) > 0)
+    True
     """
     total: Tensor | None = None
     for owner in module.modules():

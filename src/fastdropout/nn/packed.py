@@ -16,6 +16,12 @@ class PackedMoments(PackedSequence):
 
     So `out(hidden.data)` works as it does for tensors, and so does `pad_packed_sequence(hidden.mean)` of
     torch; `pad_packed_sequence` of this module pads both moments.
+
+    >>> import torch, fastdropout as fd
+    >>> packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    >>> hidden, last = fd.nn.RNN(2, 4, drop_hidden=0.2)(packed)
+    >>> type(hidden).__name__, hidden.data.shape
+    ('PackedMoments', torch.Size([4, 4]))
     """
 
     @property
@@ -36,7 +42,14 @@ class PackedMoments(PackedSequence):
 def pad_packed_sequence(
     sequence: PackedSequence, batch_first: bool = False, total_length: int | None = None
 ) -> tuple[Moments, Tensor]:
-    """`torch.nn.utils.rnn.pad_packed_sequence` of moments; padding is certain to be zero."""
+    """`torch.nn.utils.rnn.pad_packed_sequence` of moments; padding is certain to be zero.
+
+    >>> import torch, fastdropout as fd
+    >>> packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    >>> hidden, lengths = fd.nn.pad_packed_sequence(fd.nn.RNN(2, 4, drop_hidden=0.2)(packed)[0])
+    >>> hidden.shape, lengths.tolist()
+    (torch.Size([3, 2, 4]), [3, 1])
+    """
     data: Any = sequence.data
     if not isinstance(data, Moments):
         mean, lengths = _pad(sequence, batch_first=batch_first, total_length=total_length)
