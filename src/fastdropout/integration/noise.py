@@ -96,7 +96,7 @@ class Noise(Context):
         if half is not None:
             args, kwargs = converted(args, torch.float32), converted(kwargs, torch.float32)
         if entry.elementwise and isinstance(args[0], Moments):
-            sloped = SLOPED.get(func) if self.cut else None
+            sloped = SLOPED.get(func) if self.cut or not torch.is_grad_enabled() else None
             if sloped is not None and isinstance(args[0]._var, Tensor):
                 out = with_slope(sloped, *args, **kwargs)
             else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 # Gradients of several outputs are computed at once as long as they fit into so many bytes.
-MEMORY = 256 * 2**20
+MEMORY = 64 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,14 @@ class Owner:
 
     def gather(self, x: Tensor) -> Tensor:
         """Add up slices, shape (slices, *any), to the examples, shape (examples, *any)."""
+        if self.in_order:
+            return x
         return x.new_zeros(self.examples, *x.shape[1:]).index_add(0, self.index, x)
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether there is one slice for each example, as they come."""
+        return self.index.tolist() == list(range(self.examples))
 
 
 class Outputs:
@@ -121,11 +129,7 @@ class Outputs:
     def variances(self, create_graph: bool = False) -> Iterator[tuple[Source, Tensor]]:
         """The variance by each source, shape (examples, outputs)."""
         parts: list[list[Tensor]] = [[] for _ in self.live]
-        for targets in self._targets().split(self._chunk):
-            if self._only is not None and self.owners is not None and not create_graph:
-                grads = self._only
-            else:
-                grads = self._gradients(targets, create_graph)
+        for grads in self._all_gradients(create_graph):
             for i, (source, grad) in enumerate(zip(self.live, grads, strict=True)):
                 power = source.power(grad)
                 if self.owners is None:
@@ -139,8 +143,7 @@ class Outputs:
     def elements(self) -> Iterator[tuple[Source, Tensor]]:
         """The variance by each element of each source, summed over all outputs, shape of the source."""
         totals: list[Tensor | float] = [0.0 for _ in self.live]
-        for targets in self._targets().split(self._chunk):
-            grads = self._gradients(targets, False)
+        for grads in self._all_gradients(False):
             for i, (source, grad) in enumerate(zip(self.live, grads, strict=True)):
                 totals[i] = totals[i] + source.power(grad).sum(0)
         yield from zip(self.live, totals, strict=True)
@@ -185,25 +188,52 @@ class Outputs:
         size = sum(s.place.numel() * s.place.element_size() for s in self.live)
         return max(1, self.memory // max(1, size)) if self.batched else 1
 
+    def _all_gradients(self, create_graph: bool) -> Iterator[list[Tensor]]:
+        """Gradients of all targets, as many at once as the memory allows and autograd can do."""
+        if self._only is not None and self.owners is not None and not create_graph:
+            yield self._only
+            return
+        targets = self._targets()
+        start = 0
+        while start < len(targets):
+            some = targets[start : start + self._chunk]
+            if len(some) > 1:
+                grads = self._batched(some, create_graph)
+                if grads is None:  # never again: from here on the chunk is 1
+                    continue
+            else:
+                grads = self._gradients(some, create_graph)
+            yield grads
+            start += len(some)
+
+    def _batched(self, targets: Tensor, create_graph: bool) -> list[Tensor] | None:
+        """`_gradients` by one pass for all targets; None where autograd cannot."""
+        places = [source.place for source in self.live]
+        eye = torch.eye(len(targets), dtype=targets.dtype, device=targets.device)
+        try:
+            found = torch.autograd.grad(
+                targets, places, eye, retain_graph=True, create_graph=create_graph, is_grads_batched=True,
+                allow_unused=True,
+            )  # fmt: skip
+        except RuntimeError as error:  # a function of autograd in Python that vmap does not know
+            log.debug("batched backward passes are not possible here, one after the other: %s", error)
+            self.batched = False
+            return None
+        return [
+            p.new_zeros(len(targets), *p.shape) if g is None else g
+            for p, g in zip(places, found, strict=True)
+        ]
+
     def _gradients(self, targets: Tensor, create_graph: bool) -> list[Tensor]:
         """d targets / d place of every live source, shape (targets, *place)."""
         places = [source.place for source in self.live]
         k = len(targets)
         if k == 0 or not places:
             return [p.new_zeros(k, *p.shape) for p in places]
-        if k > 1:
-            eye = torch.eye(k, dtype=targets.dtype, device=targets.device)
-            try:
-                found = torch.autograd.grad(
-                    targets, places, eye, retain_graph=True, create_graph=create_graph, is_grads_batched=True,
-                    allow_unused=True,
-                )  # fmt: skip
-                return [
-                    p.new_zeros(k, *p.shape) if g is None else g for p, g in zip(places, found, strict=True)
-                ]
-            except RuntimeError as error:  # a function of autograd in Python that vmap does not know
-                log.debug("batched backward passes are not possible here, one after the other: %s", error)
-                self.batched = False
+        if k > 1 and self.batched:
+            found = self._batched(targets, create_graph)
+            if found is not None:
+                return found
         rows = [
             torch.autograd.grad(
                 t, places, retain_graph=True, create_graph=create_graph, materialize_grads=True
