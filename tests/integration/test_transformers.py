@@ -153,3 +153,60 @@ def test_with_hardly_any_dropout_they_are_the_plain_networks(make):
     assert isinstance(y, Moments)
     torch.testing.assert_close(y.mean, plain, rtol=1e-5, atol=1e-5)
     assert y.std.max() < 1e-3 * plain.abs().max()
+
+
+def predicted(model, make):
+    picked = {"output": "logits"} if hasattr(model, "config") else {}
+    y = fd.integrate(model, **picked)(**NETWORKS[make])
+    return y if y.ndim == 2 else Moments(y.mean[:, -1, :5], y.var[:, -1, :5])
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+@pytest.mark.parametrize("make", [bert, distilbert, gpt2, t5, bart, vit, wav2vec2], ids=lambda f: f.__name__)
+def test_evaluation_mode_has_the_noise_of_training_mode(make, kind):
+    model = build(make)
+    with torch.no_grad():  # of initial weights attention has next to no part in the noise
+        for weight in model.parameters():
+            weight *= 4 if weight.ndim == 2 and make is not t5 else 1
+    if make is vit:
+        for module in model.modules():
+            if hasattr(module, "attention_dropout"):
+                module.attention_dropout = 0.1
+    model.set_attn_implementation(kind)
+    training = predicted(model, make)
+    modes = {m: m.training for m in model.eval().modules()}
+    evaluated = predicted(model, make)
+    assert {m: m.training for m in model.modules()} == modes
+    torch.testing.assert_close(evaluated.std, training.std)
+    with fd.integrate() as noise:  # does not know the network
+        y = logits(model, make)
+    assert (noise.std(y) < 0.999 * evaluated.std).any()
+
+
+def test_the_mode_is_restored_and_layers_are_not_skipped():
+    torch.manual_seed(0)
+    config = hf.BartConfig(
+        vocab_size=50, d_model=32, max_position_embeddings=16, attention_dropout=0.1, encoder_layers=2,
+        decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48,
+        decoder_ffn_dim=48, encoder_layerdrop=0.999, decoder_layerdrop=0.999,
+    )  # fmt: skip
+    model = hf.BartModel(config).eval()
+    seen = []
+    for module in (model.encoder, model.encoder.layers[0].self_attn, model.encoder.layers[1]):
+        module.register_forward_pre_hook(lambda m, _: seen.append((type(m).__name__, m.training)))
+    inputs = {"input_ids": WORDS, "decoder_input_ids": WORDS[:, :2], "use_cache": False}
+    fd.integrate(model, output="last_hidden_state")(**inputs)
+    assert seen == [("BartEncoder", False), ("BartAttention", True), ("BartEncoderLayer", True)]
+    model.decoder.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fd.integrate(model)(**inputs)
+    with pytest.raises(ZeroDivisionError):
+        fd.check(model, **inputs)
+    assert not any(m.training for m in model.modules())
+
+
+def test_check_draws_the_dropout_of_attention_in_evaluation_mode():
+    model = build(bert).eval()
+    row = fd.check(model, **NETWORKS[bert], masks=300).rows[-1]
+    torch.testing.assert_close(row.traced, 1.0, rtol=0.12, atol=0)
+    assert not any(m.training for m in model.modules())

@@ -43,7 +43,9 @@ def integrate(model: Callable[..., Any] | None = None, **options: Any) -> Noise 
     (torch.Size([2, 50]), torch.Size([2, 50]), torch.Size([2, 50]))
 
     Inside, `nn.Dropout` and its kin are active in `train()` and in `eval()` alike, and return Moments; every
-    torch function of Moments returns Moments. There are two variances:
+    torch function of Moments returns Moments. A module that in `eval()` hands on a rate of zero itself, such
+    as the attention of `transformers`, must be in training mode; `integrate(model)` and `check` see to that.
+    There are two variances:
 
     - *diagonal*, `y.var`: units are taken as independent. It comes with the forward pass, and gradients flow
       through it: for training. Too small in trained networks.

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastdropout.integration.modes import rates_passed_on
 from fastdropout.integration.noise import Gains, Noise
 from fastdropout.integration.sampled import Sampled
 from fastdropout.moments import Moments
@@ -100,6 +101,7 @@ def check(
         picked[name] = y
 
     with (
+        rates_passed_on(model),
         torch.enable_grad(),
         Noise(gains=gains, train_variance=False, predicts=True) as noise,
         _listening(model, keep),
@@ -167,7 +169,7 @@ def _moments_of_draws(
         sums[name] = sums[name][0] + shift, sums[name][1] + shift**2
 
     devices = [d for d in {p.device for p in model.parameters()} if d.type != "cpu"]
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), rates_passed_on(model):
         torch.manual_seed(seed)
         for _ in range(masks):
             with Sampled(), _listening(model, add):

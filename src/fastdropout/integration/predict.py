@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from fastdropout.integration.modes import rates_passed_on
 from fastdropout.integration.noise import Gains, Noise
 from fastdropout.integration.trace import MEMORY
 from fastdropout.moments import Moments, unchecked_moments
@@ -21,7 +22,9 @@ class Predictor:
     same shapes, functions and indices know it.
 
     Works under `torch.no_grad()` and in `torch.inference_mode()` too, leaves no gradients and changes nothing
-    in the network.
+    in the network. `train()` and `eval()` give the same variance: a module that hands on its dropout rate in
+    training mode only (the attention of `transformers`) is in training mode during the call, it alone. This
+    needs the network itself: of a function that calls one, only the function is known.
 
     Args:
         model: any torch network, or a function that calls one.
@@ -55,7 +58,10 @@ class Predictor:
             args, kwargs = pytree.tree_map_only(Tensor, _usable, (args, kwargs))
             options: dict[str, Any] = {"gains": self.gains, "weight_var": self.weight_var}
             options["owners"] = self._owners
-            with Noise(train_variance=False, predicts=True, **options) as noise:
+            with (
+                rates_passed_on(self.model),
+                Noise(train_variance=False, predicts=True, **options) as noise,
+            ):
                 out = self._picked(self.model(*args, **kwargs))
             traced: dict[int, Moments] = {}
 
