@@ -16,7 +16,7 @@ paper      3.5e-2         1.1e-1       Wang & Manning's fit, as used in the pape
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal, get_args, overload
 
 import torch
 from torch import Tensor
@@ -295,6 +295,10 @@ def _fade(v: Tensor) -> Tensor:
     return 1 / (1 + v) ** 2
 
 
+@overload
+def _rsqrt(x: Tensor) -> Tensor: ...
+@overload
+def _rsqrt(x: float) -> float: ...
 def _rsqrt(x: Tensor | float) -> Tensor | float:
     # Not torch.rsqrt, whose slope cubes the result: in float32 that is zero for x > 1e30.
     return 1 / (torch.sqrt(x) if isinstance(x, Tensor) else math.sqrt(x))

@@ -72,7 +72,7 @@ def traced_layer(
     assert sources is not None
     x, options = dropout(x, options.drop_input), replace(options, drop_input=0.0)
     if sources.predicts:  # the loop would compute gradients of the weights in every pass
-        weights = Weights(*(w.detach() if isinstance(w, Tensor) else w for w in weights))
+        weights = Weights._make(w.detach() if isinstance(w, Tensor) else w for w in weights)
         options = replace(options, frozen=True)
     if not options.drop_hidden:
         return fused_layer(cell, x, state, weights, options)
@@ -165,7 +165,8 @@ class _Layer(torch.autograd.Function):
         shapes = [mean.shape] * 2 + [inputs.h_mean.shape] * 4
         grads = (*grads, None, None)[:6]
         given = [mean.new_zeros(s) if g is None else g for g, s in zip(grads, shapes, strict=True)]
-        backward = Backward(walk, *given[:2], torch.stack(given[2:4]), torch.stack(given[4:]), needs)
+        last, last_cells = torch.stack(given[2:4]), torch.stack(given[4:])
+        backward = Backward(walk, given[0], given[1], last, last_cells, needs)
         found = gather(backward, mean, var, entering, Kept(*kept) if kept else None)
         return (*found, None, None, None)
 

@@ -113,12 +113,12 @@ def _(*args: Any) -> tuple[Tensor, ...]:
     given, keep = Inputs(*args[:_COUNT]), args[-1]
     sizes, name, *_, reverse, recompute = args[_COUNT:-1]
     cell, x, units, rows = CELLS[name], given.x_mean, given.w_hh.shape[1], given.x_mean.shape[0]
-    kept = [(0,), (0,), (0,), (0,)]
+    kept: list[tuple[int, ...]] = [(0,), (0,), (0,), (0,)]
     if keep and not recompute:
         beside = rows + (sizes[-1] if reverse else sizes[0])
-        kept[:2] = [(2, rows, cell.slots * units), (3, beside, units)]  # type: ignore[list-item]
+        kept[:2] = [(2, rows, cell.slots * units), (3, beside, units)]
         if cell.carries == "cell":
-            kept[2] = (2, beside, units)  # type: ignore[call-overload]
+            kept[2] = (2, beside, units)
         if cell.returning is not None:
             kept[3] = (rows,)
     ends = [(2, sizes[0], units), (2, sizes[0] if cell.carries == "cell" else 0, units)]
@@ -166,7 +166,8 @@ def _layer_backward(*args: Any) -> list[Tensor]:
     made = [mean.new_zeros(s) if g is None else g for g, s in zip(grads, shapes, strict=True)]
     if cell.carries != "cell":
         made[3] = mean.new_zeros(shapes[3])
-    backward = Backward(walk, *made[:2], made[2].contiguous(), made[3].contiguous(), Inputs(*args[-1], False))
+    needs = Inputs._make([*args[-1], False])
+    backward = Backward(walk, made[0], made[1], made[2].contiguous(), made[3].contiguous(), needs)
     # A cell without a kernel is differentiated by autograd, which an operator's inside is hidden from.
     with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False):
         found = gather(backward, mean, var, entering, walked)
