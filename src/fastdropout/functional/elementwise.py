@@ -50,7 +50,7 @@ def elementwise(f: Callable[[Tensor], Tensor], x: Moments | Tensor, kinks: Seque
         s = torch.where(positive, root, 0)
         middle = f(m)
         first, second = torch.zeros_like(middle), torch.zeros_like(middle)
-        for z, w in _NODES:  # in pairs: the slopes of two equal values then cancel exactly
+        for z, w in NODES:  # in pairs: the slopes of two equal values then cancel exactly
             above, below = f(m + z * s) - middle, f(m - z * s) - middle
             first = first + w * (above + below)
             second = second + w * (above**2 + below**2)
@@ -89,4 +89,5 @@ def _positive_nodes() -> tuple[tuple[float, float], ...]:
     return tuple((t, u / (1 + 2 * sum(w))) for t, u in zip(z, w, strict=True))
 
 
-_NODES = _positive_nodes()
+# Positive nodes in standard deviations, and their weights.
+NODES = _positive_nodes()
