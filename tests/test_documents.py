@@ -8,8 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from fastdropout.integration.registry import TABLE
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """Forget what a document registers: the table of rules is one of the tables that are tested."""
+    kept = dict(TABLE)
+    yield
+    TABLE.clear()
+    TABLE.update(kept)
 
 
 def blocks(path):

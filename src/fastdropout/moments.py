@@ -11,6 +11,7 @@ from torch import Tensor
 from fastdropout.checks import check_moments, describe
 from fastdropout.rearranging import Rearranging
 from fastdropout.registration import register
+from fastdropout.renaming import renamed
 from fastdropout.serving import Refusal, attribute, readable, serve, serving
 
 # What has no variance, and may shift or scale what has.
@@ -271,8 +272,7 @@ def unchecked_moments(mean: Tensor, var: Tensor | None) -> Moments:
     return out
 
 
-# The old name, until the next version.
-moments = unchecked_moments
+__getattr__ = renamed(__name__, {"moments": "unchecked_moments"})
 
 
 def as_moments(x: Tensor | Moments) -> Moments:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastdropout.moments import Moments, as_moments, moments
+from fastdropout.moments import Moments, as_moments, unchecked_moments
 from fastdropout.serving import serving
 
 # Added where 0 would be divided by 0, or have an infinite slope; kernel.c has it too.
@@ -34,7 +34,7 @@ def dropout(x: Moments | Tensor, drop: float) -> Moments:
     if serving.sources is not None:
         return serving.sources.mask(x, drop, scale=False)
     noise = keep * drop * x.mean**2
-    return moments(keep * x.mean, noise if x.is_certain else keep * x.var + noise)
+    return unchecked_moments(keep * x.mean, noise if x.is_certain else keep * x.var + noise)
 
 
 def dropout_of_mean(x: Moments | Tensor, drop: float) -> Moments:
@@ -60,7 +60,7 @@ def linear(x: Moments | Tensor, weight: Tensor, bias: Tensor | None = None) -> M
     """
     x = as_moments(x)
     mean = F.linear(x.mean, weight, bias)
-    return moments(mean, None if x.is_certain else F.linear(x.var, weight**2))
+    return unchecked_moments(mean, None if x.is_certain else F.linear(x.var, weight**2))
 
 
 def noisy_linear(
@@ -78,7 +78,7 @@ def noisy_linear(
         var = var + F.linear(x.var, weight.mean**2 + weight.var)
         if serving.sources is not None:
             mean = serving.sources.residual(mean, F.linear(x.var, weight.var))
-    return moments(mean, var)
+    return unchecked_moments(mean, var)
 
 
 def add_independent(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
@@ -87,7 +87,7 @@ def add_independent(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
     mean = a.mean + b.mean
     if a.is_certain and b.is_certain:
         return Moments.certain(mean)
-    return moments(mean, a.var + b.var)
+    return unchecked_moments(mean, a.var + b.var)
 
 
 def multiply_independent(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
@@ -99,7 +99,7 @@ def multiply_independent(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
     mean = a.mean * b.mean
     if a.is_certain and b.is_certain:
         return Moments.certain(mean)
-    return moments(mean, a.var * b.var + a.var * b.mean**2 + a.mean**2 * b.var)
+    return unchecked_moments(mean, a.var * b.var + a.var * b.mean**2 + a.mean**2 * b.var)
 
 
 def mix_independent(z: Moments, a: Moments, b: Moments) -> Moments:
@@ -116,7 +116,7 @@ def mix_independent(z: Moments, a: Moments, b: Moments) -> Moments:
     if z.is_certain and a.is_certain and b.is_certain:
         return Moments.certain(mean)
     stays = 1 - z.mean
-    return moments(mean, (stays**2 + z.var) * a.var + (z.mean**2 + z.var) * b.var + z.var * gap**2)
+    return unchecked_moments(mean, (stays**2 + z.var) * a.var + (z.mean**2 + z.var) * b.var + z.var * gap**2)
 
 
 def recurring_covariance(

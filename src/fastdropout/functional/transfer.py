@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastdropout.moments import Moments, as_moments, moments
+from fastdropout.moments import Moments, as_moments, unchecked_moments
 
 Rule = Literal["fast", "accurate", "paper"]
 RULES: tuple[str, ...] = get_args(Rule)
@@ -45,15 +45,15 @@ def tanh(x: Moments | Tensor, rule: Rule = "fast") -> Moments:
     check_rule(rule)
     if rule == "paper":  # tanh(a) = 2 sigmoid(2 a) - 1
         z, var = _paper(x.mean * 2, x.var * 4)
-        return moments(_tanh(z / 2, *_logistic(z)), var * 4)
+        return unchecked_moments(_tanh(z / 2, *_logistic(z)), var * 4)
     if x.is_certain:
         return Moments.certain(torch.tanh(x.mean))
     if rule == "fast":
         z, p, rest, var = _fast(x.mean, x.var)
-        return moments(_tanh(z, p, rest), var)
+        return unchecked_moments(_tanh(z, p, rest), var)
     m, v = x.mean * 2, x.var * 4
     gap = torch.tanh(x.mean) - _mixture_erf(m, 0.0)
-    return moments(_mixture_erf(m, v) + gap * _fade(v), _accurate_var(m, v) * 4)
+    return unchecked_moments(_mixture_erf(m, v) + gap * _fade(v), _accurate_var(m, v) * 4)
 
 
 def sigmoid(x: Moments | Tensor, rule: Rule = "fast") -> Moments:
@@ -63,14 +63,14 @@ def sigmoid(x: Moments | Tensor, rule: Rule = "fast") -> Moments:
     m, v = x.mean, x.var
     if rule == "paper":
         z, var = _paper(m, v)
-        return moments(_logistic(z)[0], var)
+        return unchecked_moments(_logistic(z)[0], var)
     if x.is_certain:
         return Moments.certain(torch.sigmoid(m))
     if rule == "accurate":
         mean = _mixture_mean(m, v) + (_logistic(m)[0] - _mixture_mean(m, 0.0)) * _fade(v)
-        return moments(mean, _accurate_var(m, v))
+        return unchecked_moments(mean, _accurate_var(m, v))
     _, mean, _, var = _fast(m / 2, v / 4)  # sigmoid(a) = (1 + tanh(a / 2)) / 2
-    return moments(mean, var / 4)
+    return unchecked_moments(mean, var / 4)
 
 
 def relu(x: Moments | Tensor) -> Moments:
@@ -97,7 +97,7 @@ def relu(x: Moments | Tensor) -> Moments:
     tail = torch.clamp((1 + b**2) * q - b * phi - g**2, min=0)
     on = m > 0
     share = tail + torch.where(on, 1 - 2 * q, 0)
-    return moments(
+    return unchecked_moments(
         torch.relu(m) + torch.where(plain, 0, s * g), v * torch.where(plain, on.to(v.dtype), share)
     )
 

@@ -25,7 +25,7 @@ from fastdropout.functional.propagate import (
     recurring_covariance,
 )
 from fastdropout.functional.transfer import Rule
-from fastdropout.moments import Moments, moments, unchecked_moments
+from fastdropout.moments import Moments, unchecked_moments
 
 
 class State(NamedTuple):
@@ -122,7 +122,7 @@ class LSTM(Cell):
         g = transfer.tanh(self.slot(pre, 2), rule)
         c = add_independent(multiply_independent(f, carried), multiply_independent(i, g))
         if recurring is not None and not carried.is_certain:
-            c = moments(
+            c = unchecked_moments(
                 c.mean, c.var + recurring_covariance(f, carried, i, g, self.slot(pre, 2).var, recurring)
             )
         return State(multiply_independent(o, transfer.tanh(c, rule)), c)

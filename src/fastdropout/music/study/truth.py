@@ -14,7 +14,7 @@ from fastdropout.analysis.sampling import RunningMoments
 from fastdropout.functional import add_independent, dropout, linear, quadrature
 from fastdropout.functional.affine import affine
 from fastdropout.functional.transfer import RULES
-from fastdropout.moments import Moments, moments
+from fastdropout.moments import Moments, unchecked_moments
 from fastdropout.music.study.gallery import Exhibit, Table, Theme, Values, Workshop
 from fastdropout.music.training.network import NoteRNN
 from fastdropout.nn.recurrent import RecurrentBase
@@ -120,7 +120,7 @@ def first_step(model: NoteRNN, frame: Tensor) -> tuple[Moments, Moments]:
     hidden = torch.tanh(masks @ w_ih[:, notes].t() + bias)
     mean = weight @ hidden
     pre = linear(dropout(Moments.certain(frame.double()), rnn.drop_input), w_ih, bias)
-    return moments(mean, weight @ hidden**2 - mean**2), quadrature.transform(torch.tanh, pre)
+    return unchecked_moments(mean, weight @ hidden**2 - mean**2), quadrature.transform(torch.tanh, pre)
 
 
 def independent(model: NoteRNN, frames: Tensor, hidden: Moments) -> tuple[Moments, Moments]:
@@ -128,7 +128,7 @@ def independent(model: NoteRNN, frames: Tensor, hidden: Moments) -> tuple[Moment
     rnn, out = model.rnn, model.out
     w_ih, w_hh, bias = (w.double() for w in _plain_weights(rnn))
     first = Moments.certain(hidden.mean.new_zeros(1, rnn.hidden_size))
-    before = Moments.cat([moments(first.mean, first.var), hidden[:-1]])
+    before = Moments.cat([unchecked_moments(first.mean, first.var), hidden[:-1]])
     x = linear(dropout(Moments.certain(frames.double()), rnn.drop_input), w_ih, bias)
     pre = add_independent(x, linear(dropout(before, rnn.drop_hidden), w_hh))
     return pre, linear(dropout(hidden, out.drop), out.weight.double(), out.bias.double())

@@ -88,6 +88,17 @@ def test_every_draw_is_a_configuration_within_the_space(space, seed, number):
     assert config.threads == 1
 
 
+@pytest.mark.parametrize("space", [PAPER, WIDE], ids=["paper", "wide"])
+@pytest.mark.parametrize("fixed", [{"hidden": 50}, {"hidden": 12}, {"members": 4}], ids=str)
+def test_connections_are_drawn_for_the_units_that_there_are(space, fixed):
+    drawn = [draw(space, 1, number, fixed) for number in range(100)]
+    for number, options in enumerate(drawn):
+        trial_config(space, "bach", options, 1, number)
+    found = {options["nu"] for options in drawn}
+    narrowest = fixed.get("hidden", min(space.rows["hidden"].among.choices)) // fixed.get("members", 1)
+    assert found == {nu for nu in TABLE["nu"] if nu < narrowest}
+
+
 def test_draws_are_uniform():
     drawn = [draw(PAPER, 5, number) for number in range(3000)]
     for name, choices in TABLE.items():
@@ -106,7 +117,7 @@ def test_draws_do_not_depend_on_the_process_or_on_each_other():
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
     )
     assert eval(done.stdout) == draw(PAPER, 7, 11)
-    fewer = draw(PAPER, 7, 11, {"hidden": 10})
+    fewer = draw(PAPER, 7, 11, {"hidden": 100})
     assert {**fewer, "hidden": draw(PAPER, 7, 11)["hidden"]} == draw(PAPER, 7, 11)
     others = (draw(PAPER, 8, 11), draw(PAPER, 7, 12))
     assert draw(PAPER, 7, 11) not in others

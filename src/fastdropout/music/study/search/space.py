@@ -140,8 +140,27 @@ def choose(space: Space, pick: Pick, fixed: Mapping[str, Any]) -> dict[str, Any]
         if row.only_if is not None and chosen[row.only_if[0]] != row.only_if[1]:
             chosen[name] = row.otherwise
         else:
-            chosen[name] = pick(name, row.among)
+            chosen[name] = pick(name, allowed(space, name, fixed))
     return chosen
+
+
+def allowed(space: Space, name: str, fixed: Mapping[str, Any]) -> BaseDistribution:
+    """What an option is drawn from: of `nu`, what the narrowest network of the search has units for.
+
+    The same in every trial of a search, since Optuna knows no choices that depend on others.
+
+    >>> allowed(WIDE, "nu", {"hidden": 50}).choices
+    (15, 25, 35, 0)
+    """
+    among = space.rows[name].among
+    if name != "nu":
+        return among
+    hidden = space.rows["hidden"].among
+    assert isinstance(among, CategoricalDistribution)
+    assert isinstance(hidden, CategoricalDistribution)
+    widths = (fixed["hidden"],) if "hidden" in fixed else hidden.choices
+    narrowest = min(widths) // fixed.get("members", 1)
+    return CategoricalDistribution([nu for nu in among.choices if nu < narrowest])
 
 
 def draw(space: Space, seed: int, number: int, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
