@@ -15,7 +15,12 @@ from fastdropout.analysis.split import Leaves, Product, SplitWeight
 
 @dataclass(frozen=True)
 class Regimes:
-    """Shares of units or weights by what the regulariser does to them; they sum to 1."""
+    """Shares of units or weights by what the regulariser does to them; they sum to 1.
+
+    >>> import torch, fastdropout as fd
+    >>> fd.analysis.Regimes.of(torch.tensor([-1.0, 0.0, 2.0, 3.0]))
+    Regimes(zero=0.25, rewards=0.25, penalises=0.5)
+    """
 
     zero: float
     """delta = 0: the variance is as it should be, or nothing depends on it."""
@@ -34,7 +39,15 @@ class Regimes:
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a weight in a pass: rows are examples, or steps and examples, of the incoming units."""
+    """One use of a weight in a pass: rows are examples, or steps and examples, of the incoming units.
+
+    >>> import torch, fastdropout as fd
+    >>> net, x = fd.nn.Linear(2, 1, drop=0.5), torch.ones(4, 2)
+    >>> parts = fd.analysis.decompose(net, lambda net: net(x).var.mean())
+    >>> call = parts.weights["weight"].calls[0]
+    >>> call.spread.shape, call.delta.flatten()
+    (torch.Size([4, 2]), tensor([0.2500, 0.2500, 0.2500, 0.2500]))
+    """
 
     spread: Tensor
     """dV[a]/d(w_i^2) = keep drop E[x_i]^2 + keep V[x_i], (*, in)."""
@@ -44,7 +57,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Part:
-    """What the gradient of one weight matrix, (out, in), is made of."""
+    """What the gradient of one weight matrix, (out, in), is made of.
+
+    >>> import torch, fastdropout as fd
+    >>> net, x = fd.nn.Linear(2, 1, drop=0.5), torch.ones(4, 2)
+    >>> part = fd.analysis.decompose(net, lambda net: net(x).var.mean()).weights["weight"]
+    >>> part.loss, part.decay  # V[a] = (w_1^2 + w_2^2) / 4: a weight decay, and nothing else
+    (tensor([[0., 0.]]), tensor([[0.2500, 0.2500]]))
+    """
 
     weight: Tensor
     loss: Tensor
@@ -99,7 +119,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The gradient of a network in parts."""
+    """The gradient of a network in parts.
+
+    >>> import torch, fastdropout as fd
+    >>> net, x = fd.nn.Linear(2, 1, drop=0.5), torch.ones(4, 2)
+    >>> parts = fd.analysis.decompose(net, lambda net: net(x).var.mean())
+    >>> parts.decays, parts.regimes
+    (tensor([0.2500, 0.2500]), Regimes(zero=0.0, rewards=0.0, penalises=1.0))
+    """
 
     value: Tensor
     """J."""

@@ -45,7 +45,13 @@ _CHUNK = 2**15
 
 
 def expected_logsumexp(x: Moments | Tensor, dim: int = -1) -> Tensor:
-    """E[log sum_j exp(a_j)] along `dim`."""
+    """E[log sum_j exp(a_j)] along `dim`.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.5, 1.0]]))
+    >>> fd.functional.expected_logsumexp(x, dim=-1)
+    tensor([4.2655])
+    """
     x = as_moments(x)
     m, v = _rows(x, dim)
     plain = x.is_certain or m.shape[-1] == 1
@@ -57,6 +63,11 @@ def log_expected_softmax(x: Moments | Tensor, dim: int = -1, index: Tensor | Non
     """log E[softmax(a)] along `dim`: of all classes, or of the class `index` of every row alone.
 
     `index` has the shape of `x` without `dim`, and so has the result then.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.5, 1.0]]))
+    >>> fd.functional.log_expected_softmax(x, dim=-1)
+    tensor([[-2.9694, -1.8443, -0.2351]])
     """
     x = as_moments(x)
     m, v = _rows(x, dim)

@@ -16,7 +16,14 @@ STEP, REACH = 0.5, 6.0
 
 
 class Kink(NamedTuple):
-    """Where f is continuous but its first or second derivative jumps: their values on either side."""
+    """Where f is continuous but its first or second derivative jumps: their values on either side.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([0.0]), torch.tensor([1.0]))
+    >>> kink = fd.functional.Kink(0.0, (0.0, 1.0))
+    >>> fd.functional.elementwise(torch.relu, x, [kink])
+    Moments(mean=tensor([0.3988]), var=tensor([0.3409]))
+    """
 
     at: float
     slope: tuple[float, float]

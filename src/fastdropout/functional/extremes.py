@@ -27,7 +27,14 @@ from fastdropout.moments import Moments, as_moments, unchecked_moments
 
 
 def maximum(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
-    """max(a, b) of independent variables, element by element; shapes broadcast."""
+    """max(a, b) of independent variables, element by element; shapes broadcast.
+
+    >>> import torch, fastdropout as fd
+    >>> a = fd.Moments(torch.tensor(1.0), torch.tensor(0.5))
+    >>> b = fd.Moments(torch.tensor(2.0), torch.tensor(1.5))
+    >>> fd.functional.maximum(a, b)
+    Moments(mean=tensor(2.1996), var=tensor(1.0208))
+    """
     a, b = as_moments(a), as_moments(b)
     if a.is_certain and b.is_certain:
         return Moments.certain(torch.maximum(a.mean, b.mean))
@@ -52,12 +59,25 @@ def maximum(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
 
 
 def minimum(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
-    """min(a, b) = -max(-a, -b) of independent variables."""
+    """min(a, b) = -max(-a, -b) of independent variables.
+
+    >>> import torch, fastdropout as fd
+    >>> a = fd.Moments(torch.tensor(1.0), torch.tensor(0.5))
+    >>> b = fd.Moments(torch.tensor(2.0), torch.tensor(1.5))
+    >>> fd.functional.minimum(a, b)
+    Moments(mean=tensor(0.8004), var=tensor(0.5003))
+    """
     return -maximum(-as_moments(a), -as_moments(b))
 
 
 def amax(x: Moments | Tensor, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
-    """The maximum along one dimension or several; all of them by default."""
+    """The maximum along one dimension or several; all of them by default.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.5, 1.0]]))
+    >>> fd.functional.amax(x, dim=-1)
+    Moments(mean=tensor([4.0248]), var=tensor([0.9224]))
+    """
     x = as_moments(x)
     dims = (dim,) if isinstance(dim, int) else tuple(dim) or tuple(range(x.ndim))
     dims = tuple(sorted(d % x.ndim for d in dims))
@@ -70,7 +90,13 @@ def amax(x: Moments | Tensor, dim: int | Sequence[int] = (), keepdim: bool = Fal
 
 
 def amin(x: Moments | Tensor, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
-    """The minimum along one dimension or several; all of them by default."""
+    """The minimum along one dimension or several; all of them by default.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.5, 1.0]]))
+    >>> fd.functional.amin(x, dim=-1)
+    Moments(mean=tensor([0.9745]), var=tensor([0.0137]))
+    """
     return -amax(-as_moments(x), dim, keepdim)
 
 
@@ -84,7 +110,13 @@ def max_pool(
     *,
     dims: int,
 ) -> Moments:
-    """`torch.nn.functional.max_pool1d`, `2d` and `3d`: over the last `dims` dimensions."""
+    """`torch.nn.functional.max_pool1d`, `2d` and `3d`: over the last `dims` dimensions.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.zeros(1, 1, 4), torch.ones(1, 1, 4))
+    >>> fd.functional.max_pool(x, 2, dims=1).mean  # of two standard Gaussians 1 / sqrt(pi)
+    tensor([[[0.5642, 0.5642]]])
+    """
     x = as_moments(x)
     kernel, step = _each(kernel_size, dims), _each(kernel_size if stride is None else stride, dims)
     pad, gap = _each(padding, dims), _each(dilation, dims)
@@ -107,7 +139,13 @@ def max_pool(
 
 
 def adaptive_max_pool(x: Moments | Tensor, output_size: int | Sequence[int | None], *, dims: int) -> Moments:
-    """`torch.nn.functional.adaptive_max_pool1d`, `2d` and `3d`; windows as torch chooses them."""
+    """`torch.nn.functional.adaptive_max_pool1d`, `2d` and `3d`; windows as torch chooses them.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.zeros(1, 1, 4), torch.ones(1, 1, 4))
+    >>> fd.functional.adaptive_max_pool(x, 2, dims=1).mean  # 1 / sqrt(pi)
+    tensor([[[0.5642, 0.5642]]])
+    """
     x = as_moments(x)
     sizes = (output_size,) * dims if isinstance(output_size, int) else tuple(output_size)
     for i in range(dims):

@@ -31,7 +31,13 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Moments:
-    """`torch.nn.functional.layer_norm`: over the last dimensions, of shape `normalized_shape`."""
+    """`torch.nn.functional.layer_norm`: over the last dimensions, of shape `normalized_shape`.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.5, 1.0]]))
+    >>> fd.functional.layer_norm(x, [3])
+    Moments(mean=tensor([[-0.9701, -0.2425,  1.2127]]), var=tensor([[0.0467, 0.1401, 0.0311]]))
+    """
     x = as_moments(x)
     dims = _last(x, normalized_shape)
     return _affine(_normalise(x, dims, eps)[0], weight, bias)
@@ -43,7 +49,13 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Moments:
-    """`torch.nn.functional.rms_norm`: x / sqrt(mean(x^2) + eps), without centring."""
+    """`torch.nn.functional.rms_norm`: x / sqrt(mean(x^2) + eps), without centring.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.5, 1.0]]))
+    >>> fd.functional.rms_norm(x, [3])
+    Moments(mean=tensor([[0.3651, 0.7303, 1.4606]]), var=tensor([[0.0047, 0.0619, 0.0196]]))
+    """
     x = as_moments(x)
     dims = _last(x, normalized_shape)
     eps = torch.finfo(x.dtype).eps if eps is None else eps
@@ -57,7 +69,13 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Moments:
-    """`torch.nn.functional.group_norm` of (batch, channels, ...)."""
+    """`torch.nn.functional.group_norm` of (batch, channels, ...).
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0, 2.0, 3.0, 5.0]]), torch.tensor([[0.0, 0.0, 0.5, 0.5]]))
+    >>> fd.functional.group_norm(x, 2).mean
+    tensor([[-1.0000,  1.0000, -0.8944,  0.8944]])
+    """
     x = as_moments(x)
     if x.ndim < 2 or x.shape[1] % num_groups:
         raise ValueError(f"{num_groups} groups must divide the channels, got shape {tuple(x.shape)}")
@@ -76,7 +94,13 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Moments:
-    """`torch.nn.functional.instance_norm` of (batch, channels, ...)."""
+    """`torch.nn.functional.instance_norm` of (batch, channels, ...).
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[[1.0, 2.0, 4.0]]]), torch.tensor([[[0.0, 0.5, 1.0]]]))
+    >>> fd.functional.instance_norm(x).mean
+    tensor([[[-0.9701, -0.2425,  1.2127]]])
+    """
     x = as_moments(x)
     if not use_input_stats:
         return batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
@@ -99,6 +123,12 @@ def batch_norm(
 
     In evaluation mode, or with given statistics, an affine map and exact. In training the expected
     statistics of the batch normalise, and move the running ones as torch does.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0], [2.0]]))
+    >>> fd.functional.batch_norm(x, torch.tensor([1.0]), torch.tensor([4.0])).var  # of the running statistics
+    tensor([[0.0000],
+            [0.5000]])
     """
     x = as_moments(x)
     if training or running_mean is None or running_var is None:

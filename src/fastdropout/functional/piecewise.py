@@ -34,6 +34,11 @@ def piecewise(
     """Moments of the function that is `pieces[i]` between the knots i - 1 and i, and `plain` of a tensor.
 
     Knots ascend; there is one piece more. Numbers and tensors that broadcast to `x` may be mixed.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.piecewise(x, torch.relu, (0.0,), ((0.0, 0.0, 0.0), (0.0, 1.0, 0.0)))  # the rectifier
+    Moments(mean=tensor([0.0833, 0.6978]), var=tensor([0.0684, 0.5534]))
     """
     x = as_moments(x)
     if x.is_certain:
@@ -110,14 +115,26 @@ def _value(p: Polynomial, m: Tensor) -> Tensor:
 
 
 def leaky_relu(x: Moments | Tensor, negative_slope: float = 0.01) -> Moments:
-    """max(a, 0) + negative_slope min(a, 0)."""
+    """max(a, 0) + negative_slope min(a, 0).
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.leaky_relu(x)
+    Moments(mean=tensor([0.0725, 0.6958]), var=tensor([0.0703, 0.5562]))
+    """
     return piecewise(
         x, lambda a: F.leaky_relu(a, negative_slope), (0.0,), ((0.0, negative_slope, 0.0), (0.0, 1.0, 0.0))
     )
 
 
 def prelu(x: Moments | Tensor, weight: Tensor) -> Moments:
-    """`leaky_relu` with a slope that is learnt: one, or one for each channel (dimension 1)."""
+    """`leaky_relu` with a slope that is learnt: one, or one for each channel (dimension 1).
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.prelu(x, torch.tensor([0.25]))
+    Moments(mean=tensor([-0.1875,  0.6483]), var=tensor([0.1605, 0.6331]))
+    """
     x = as_moments(x)
     if weight.numel() == 1:
         slope = weight.reshape(())
@@ -130,7 +147,13 @@ def prelu(x: Moments | Tensor, weight: Tensor) -> Moments:
 
 
 def clamp(x: Moments | Tensor, min: Number | None = None, max: Number | None = None) -> Moments:
-    """min(max(a, min), max); either bound may be left out."""
+    """min(max(a, min), max); either bound may be left out.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.clamp(x, min=-0.5)
+    Moments(mean=tensor([-0.3022,  0.5833]), var=tensor([0.1705, 0.7511]))
+    """
     if min is None and max is None:
         raise ValueError("clamp needs min or max, got neither")
     flat_below = [(min, 0.0, 0.0)] if min is not None else []
@@ -144,17 +167,35 @@ def clamp(x: Moments | Tensor, min: Number | None = None, max: Number | None = N
 
 
 def hardtanh(x: Moments | Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Moments:
-    """a between `min_val` and `max_val`."""
+    """a between `min_val` and `max_val`.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.hardtanh(x)
+    Moments(mean=tensor([-0.6095,  0.3315]), var=tensor([0.3078, 0.4534]))
+    """
     return clamp(x, min_val, max_val)
 
 
 def relu6(x: Moments | Tensor) -> Moments:
-    """min(max(a, 0), 6)."""
+    """min(max(a, 0), 6).
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.relu6(x)
+    Moments(mean=tensor([0.0833, 0.6978]), var=tensor([0.0684, 0.5534]))
+    """
     return clamp(x, 0.0, 6.0)
 
 
 def hardsigmoid(x: Moments | Tensor) -> Moments:
-    """relu6(a + 3) / 6."""
+    """relu6(a + 3) / 6.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.hardsigmoid(x)
+    Moments(mean=tensor([0.3347, 0.5830]), var=tensor([0.0267, 0.0275]))
+    """
     # torch's own has no second derivative.
     return piecewise(
         x, lambda a: F.relu6(a + 3) / 6, (-3.0, 3.0), ((0.0, 0.0, 0.0), (0.5, 1 / 6, 0.0), (1.0, 0.0, 0.0))
@@ -162,17 +203,35 @@ def hardsigmoid(x: Moments | Tensor) -> Moments:
 
 
 def hardswish(x: Moments | Tensor) -> Moments:
-    """a relu6(a + 3) / 6."""
+    """a relu6(a + 3) / 6.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.hardswish(x)
+    Moments(mean=tensor([-0.1719,  0.4571]), var=tensor([0.0790, 0.4919]))
+    """
     return piecewise(x, F.hardswish, (-3.0, 3.0), ((0.0, 0.0, 0.0), (0.0, 0.5, 1 / 6), (0.0, 1.0, 0.0)))
 
 
 def abs(x: Moments | Tensor) -> Moments:
-    """|a|: the folded normal distribution."""
+    """|a|: the folded normal distribution.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.abs(x)
+    Moments(mean=tensor([1.1666, 0.8956]), var=tensor([0.6390, 0.4479]))
+    """
     return piecewise(x, torch.abs, (0.0,), ((0.0, -1.0, 0.0), (0.0, 1.0, 0.0)))
 
 
 def square(x: Moments | Tensor) -> Moments:
-    """a^2: E = m^2 + v, V = 2 v (v + 2 m^2)."""
+    """a^2: E = m^2 + v, V = 2 v (v + 2 m^2).
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.square(x)
+    Moments(mean=tensor([2.0000, 1.2500]), var=tensor([6., 3.]))
+    """
     x = as_moments(x)
     if x.is_certain:
         return Moments.certain(x.mean**2)
@@ -181,19 +240,37 @@ def square(x: Moments | Tensor) -> Moments:
 
 
 def threshold(x: Moments | Tensor, threshold: float, value: float) -> Moments:
-    """a above `threshold`, else `value`: a jump, unless they are the same."""
+    """a above `threshold`, else `value`: a jump, unless they are the same.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.threshold(x, 0.5, 0.5)
+    Moments(mean=tensor([0.5293, 0.8989]), var=tensor([0.0220, 0.3408]))
+    """
     return piecewise(
         x, lambda a: F.threshold(a, threshold, value), (threshold,), ((value, 0.0, 0.0), (0.0, 1.0, 0.0))
     )
 
 
 def softshrink(x: Moments | Tensor, lambd: float = 0.5) -> Moments:
-    """a moved towards zero by `lambd`, zero within it."""
+    """a moved towards zero by `lambd`, zero within it.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.softshrink(x)
+    Moments(mean=tensor([-0.6685,  0.3156]), var=tensor([0.6163, 0.4757]))
+    """
     pieces = ((lambd, 1.0, 0.0), (0.0, 0.0, 0.0), (-lambd, 1.0, 0.0))
     return piecewise(x, lambda a: F.softshrink(a, lambd), (-lambd, lambd), pieces)
 
 
 def hardshrink(x: Moments | Tensor, lambd: float = 0.5) -> Moments:
-    """a outside of [-lambd, lambd], zero within it."""
+    """a outside of [-lambd, lambd], zero within it.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 1.0]))
+    >>> fd.functional.hardshrink(x)
+    Moments(mean=tensor([-0.9808,  0.4863]), var=tensor([1.0179, 0.9858]))
+    """
     pieces = ((0.0, 1.0, 0.0), (0.0, 0.0, 0.0), (0.0, 1.0, 0.0))
     return piecewise(x, lambda a: F.hardshrink(a, lambd), (-lambd, lambd), pieces)

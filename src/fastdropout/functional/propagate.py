@@ -27,6 +27,11 @@ def dropout(x: Moments | Tensor, drop: float) -> Moments:
     V[z] = keep V[x] + keep drop E[x]^2
 
     Kept units are not scaled up by 1 / keep, as in the paper and unlike `torch.nn.Dropout`.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]))
+    >>> fd.functional.dropout(x, 0.5)
+    Moments(mean=tensor([0.5000, 1.0000]), var=tensor([0.2500, 1.5000]))
     """
     x, keep = as_moments(x), 1 - check_drop(drop)
     if drop == 0:
@@ -42,12 +47,23 @@ def dropout_of_mean(x: Moments | Tensor, drop: float) -> Moments:
 
     E[z] = keep E[x]
     V[z] = keep drop E[x]^2
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]))
+    >>> fd.functional.dropout_of_mean(x, 0.5)
+    Moments(mean=tensor([0.5000, 1.0000]), var=tensor([0.2500, 1.0000]))
     """
     return dropout(as_moments(x).mean, drop)
 
 
 def sampled_dropout(x: Tensor, drop: float) -> Tensor:
-    """Ordinary dropout: draw the mask of `dropout` and apply it."""
+    """Ordinary dropout: draw the mask of `dropout` and apply it.
+
+    >>> import torch, fastdropout as fd
+    >>> _ = torch.manual_seed(0)
+    >>> fd.functional.sampled_dropout(torch.ones(5), 0.5)
+    tensor([0., 1., 0., 0., 0.])
+    """
     check_drop(drop)
     return x if drop == 0 else x * (torch.rand_like(x) >= drop)
 
@@ -57,6 +73,11 @@ def linear(x: Moments | Tensor, weight: Tensor, bias: Tensor | None = None) -> M
 
     E[a] = W E[x] + b
     V[a] = (W o W) V[x]
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]))
+    >>> fd.functional.linear(x, torch.tensor([[1.0, 3.0]]))
+    Moments(mean=tensor([7.]), var=tensor([9.]))
     """
     x = as_moments(x)
     mean = F.linear(x.mean, weight, bias)
@@ -70,6 +91,12 @@ def noisy_linear(
 
     E[a] = E[W] E[x] + E[b]
     V[a] = (E[W]^2 + V[W]) V[x] + V[W] E[x]^2 + V[b]
+
+    >>> import torch, fastdropout as fd
+    >>> x = torch.tensor([1.0, 2.0])
+    >>> weight = fd.Moments(torch.tensor([[1.0, 3.0]]), torch.tensor([[0.5, 0.5]]))
+    >>> fd.functional.noisy_linear(x, weight)
+    Moments(mean=tensor([7.]), var=tensor([2.5000]))
     """
     x, weight, bias = as_moments(x), as_moments(weight), None if bias is None else as_moments(bias)
     mean = F.linear(x.mean, weight.mean, None if bias is None else bias.mean)
@@ -82,7 +109,14 @@ def noisy_linear(
 
 
 def add_independent(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
-    """The sum of two independent variables: means add, variances add."""
+    """The sum of two independent variables: means add, variances add.
+
+    >>> import torch, fastdropout as fd
+    >>> a = fd.Moments(torch.tensor(1.0), torch.tensor(0.5))
+    >>> b = fd.Moments(torch.tensor(2.0), torch.tensor(1.5))
+    >>> fd.functional.add_independent(a, b)
+    Moments(mean=tensor(3.), var=tensor(2.))
+    """
     a, b = as_moments(a), as_moments(b)
     mean = a.mean + b.mean
     if a.is_certain and b.is_certain:
@@ -94,6 +128,12 @@ def multiply_independent(a: Moments | Tensor, b: Moments | Tensor) -> Moments:
     """The product of two independent variables.
 
     V[ab] = V[a] V[b] + V[a] E[b]^2 + E[a]^2 V[b]
+
+    >>> import torch, fastdropout as fd
+    >>> a = fd.Moments(torch.tensor(1.0), torch.tensor(0.5))
+    >>> b = fd.Moments(torch.tensor(2.0), torch.tensor(1.5))
+    >>> fd.functional.multiply_independent(a, b)
+    Moments(mean=tensor(2.), var=tensor(4.2500))
     """
     a, b = as_moments(a), as_moments(b)
     mean = a.mean * b.mean
@@ -109,6 +149,13 @@ def mix_independent(z: Moments, a: Moments, b: Moments) -> Moments:
     V = ((1 - E[z])^2 + V[z]) V[a] + (E[z]^2 + V[z]) V[b] + V[z] (E[b] - E[a])^2
 
     Exact; to add the products (1 - z) a and z b as if they were independent would be wrong: z is in both.
+
+    >>> import torch, fastdropout as fd
+    >>> z = fd.Moments(torch.tensor(0.5), torch.tensor(0.1))
+    >>> a = fd.Moments(torch.tensor(1.0), torch.tensor(0.5))
+    >>> b = fd.Moments(torch.tensor(2.0), torch.tensor(1.5))
+    >>> fd.functional.mix_independent(z, a, b)
+    Moments(mean=tensor(1.5000), var=tensor(0.8000))
     """
     z, a, b = as_moments(z), as_moments(a), as_moments(b)
     gap = b.mean - a.mean

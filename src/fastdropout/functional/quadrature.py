@@ -33,7 +33,14 @@ def expectation(
 def transform(
     f: Callable[[Tensor], Tensor], x: Moments | Tensor, *, step: float = 0.02, reach: float = 9.5
 ) -> Moments:
-    """Mean and variance of f(a) for Gaussian a; the variance as E[(f - E f)^2], which does not cancel."""
+    """Mean and variance of f(a) for Gaussian a; the variance as E[(f - E f)^2], which does not cancel.
+
+    >>> import torch, fastdropout as fd
+    >>> from fastdropout.functional import quadrature
+    >>> x = fd.Moments(torch.tensor(0.5), torch.tensor(1.0))
+    >>> quadrature.transform(torch.tanh, x)
+    Moments(mean=tensor(0.2955), var=tensor(0.3507))
+    """
     x = as_moments(x)
     z, weight = _nodes(step, reach, x.mean)
     values = f(_points(x, z))

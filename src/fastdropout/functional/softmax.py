@@ -37,7 +37,13 @@ _LEAST = -1e4
 
 
 def softmax(x: Moments | Tensor, dim: int = -1, rule: Rule = "fast") -> Moments:
-    """Moments of softmax(a) along `dim`."""
+    """Moments of softmax(a) along `dim`.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.5, 1.0]]))
+    >>> fd.functional.softmax(x, dim=-1)
+    Moments(mean=tensor([[0.0531, 0.1592, 0.7877]]), var=tensor([[0.0024, 0.0226, 0.0290]]))
+    """
     x = as_moments(x)
     check_rule(rule)
     if x.is_certain:
@@ -72,6 +78,11 @@ def log_softmax(x: Moments | Tensor, dim: int = -1, rule: Rule = "fast") -> Mome
 
     The covariance of a_k and log S is exactly V[a_k] E[p_k]; log S as in `logsumexp`. The variance summed
     over the classes is within 15 % of sampling up to a variance of 4, for both rules.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.5, 1.0]]))
+    >>> fd.functional.log_softmax(x, dim=-1)
+    Moments(mean=tensor([[-3.2590, -2.2590, -0.2590]]), var=tensor([[0.6493, 0.9901, 0.0739]]))
     """
     x = as_moments(x)
     check_rule(rule)
@@ -89,6 +100,11 @@ def logsumexp(x: Moments | Tensor, dim: int = -1, keepdim: bool = False, rule: R
 
     The variance lies between the sums with 0 and 1 for .4. `accurate` has the mean to 6e-4; `fast`, from
     the second derivative, to .1 at variance 1 and 1 at 4.
+
+    >>> import torch, fastdropout as fd
+    >>> x = fd.Moments(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.5, 1.0]]))
+    >>> fd.functional.logsumexp(x, dim=-1)
+    Moments(mean=tensor([4.2590]), var=tensor([0.6493]))
     """
     x = as_moments(x)
     check_rule(rule)

@@ -38,7 +38,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Check:
-    """What `check` found; `print` shows it as a table."""
+    """What `check` found; `print` shows it as a table.
+
+    >>> import torch, fastdropout as fd
+    >>> net = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(3, 1))
+    >>> found = fd.check(net, torch.ones(4, 3), masks=100)
+    >>> [(row.module, row.kind) for row in found.rows], found.masks
+    ([('0', 'Dropout'), ('1', 'Linear'), ('Sequential', 'Sequential')], 100)
+    """
 
     rows: tuple[Row, ...]
     masks: int

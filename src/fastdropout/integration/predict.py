@@ -33,6 +33,13 @@ class Predictor:
         batch_dim: the dimension of the output that counts the examples; None if it has none.
         gains, weight_var: as in `integrate`; weights may go by their names in the network.
         memory: bytes for gradients that are computed at once.
+
+    >>> import torch, fastdropout as fd
+    >>> net = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(3, 1))
+    >>> predict = fd.integrate(net)
+    >>> y = predict(torch.ones(4, 3))
+    >>> type(predict).__name__, y.mean.shape, torch.allclose(y.var, (net[1].weight ** 2).sum())
+    ('Predictor', torch.Size([4, 1]), True)
     """
 
     def __init__(

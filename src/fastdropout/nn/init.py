@@ -12,7 +12,13 @@ from fastdropout.functional.propagate import check_drop
 
 @torch.no_grad()
 def gaussian_(tensor: Tensor, var: float, generator: torch.Generator | None = None) -> Tensor:
-    """Draw from N(0, var); the paper's sigma^2."""
+    """Draw from N(0, var); the paper's sigma^2.
+
+    >>> import torch, fastdropout as fd
+    >>> weight = fd.nn.init.gaussian_(torch.empty(100, 100), var=0.01)
+    >>> round(weight.std().item(), 1)
+    0.1
+    """
     if not 0 <= var < math.inf:
         raise ValueError(f"var must be finite and at least 0, got {var}")
     return tensor.normal_(0, math.sqrt(var), generator=generator)
@@ -20,7 +26,13 @@ def gaussian_(tensor: Tensor, var: float, generator: torch.Generator | None = No
 
 @torch.no_grad()
 def sparse_(weight: Tensor, nu: int, generator: torch.Generator | None = None) -> Tensor:
-    """Keep `nu` random incoming weights of each unit (each row), set the others to zero."""
+    """Keep `nu` random incoming weights of each unit (each row), set the others to zero.
+
+    >>> import torch, fastdropout as fd
+    >>> weight = fd.nn.init.sparse_(torch.ones(4, 10), nu=3)
+    >>> (weight != 0).sum(1)
+    tensor([3, 3, 3, 3])
+    """
     _check_matrix(weight)
     if isinstance(nu, bool) or not isinstance(nu, int) or not nu >= 1:
         raise ValueError(f"nu must be a whole number of at least 1, got {nu!r}")
@@ -30,7 +42,13 @@ def sparse_(weight: Tensor, nu: int, generator: torch.Generator | None = None) -
 
 @torch.no_grad()
 def spectral_radius_(weight: Tensor, radius: float) -> Tensor:
-    """Scale a square matrix to the spectral radius `radius`."""
+    """Scale a square matrix to the spectral radius `radius`.
+
+    >>> import torch, fastdropout as fd
+    >>> weight = fd.nn.init.spectral_radius_(torch.diag(torch.tensor([3.0, -4.0])), 1.2)
+    >>> weight.diagonal()
+    tensor([ 0.9000, -1.2000])
+    """
     if not 0 <= radius < math.inf:
         raise ValueError(f"radius must be finite and at least 0, got {radius}")
     current = spectral_radius(weight)
@@ -41,7 +59,12 @@ def spectral_radius_(weight: Tensor, radius: float) -> Tensor:
 
 @torch.no_grad()
 def spectral_radius(weight: Tensor) -> float:
-    """The largest absolute value of an eigenvalue of a square matrix."""
+    """The largest absolute value of an eigenvalue of a square matrix.
+
+    >>> import torch, fastdropout as fd
+    >>> fd.nn.init.spectral_radius(torch.diag(torch.tensor([3.0, -4.0])))
+    4.0
+    """
     _check_matrix(weight)
     if weight.shape[0] != weight.shape[1]:
         raise ValueError(f"the spectral radius needs a square matrix, got shape {tuple(weight.shape)}")
