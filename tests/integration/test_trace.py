@@ -139,6 +139,60 @@ def test_noisy_weights_are_sources_shared_by_the_batch():
         fd.integrate(model, weight_var={"nowhere": torch.ones(1)})
 
 
+@pytest.mark.parametrize("examples", [2, 3, 5, 64, 257])
+def test_noise_of_a_bias_belongs_to_no_example(examples):
+    """Its gradient is the same for all: that of the mean example, if examples were told apart carelessly."""
+    layer, x = nn.Linear(4, 3), torch.randn(examples, 4)
+    for name, expected in (("bias", torch.full((examples, 3), 0.01)), ("weight", None)):
+        var = {name: torch.full_like(getattr(layer, name), 0.01)}
+        expected = 0.01 * (x**2).sum(1, keepdim=True).expand(-1, 3) if expected is None else expected
+        torch.testing.assert_close(fd.integrate(layer, weight_var=var)(x).var, expected)
+
+
+class Last(nn.Module):
+    def __init__(self, body, width):
+        super().__init__()
+        self.body, self.out = body, nn.Linear(width, 2)
+
+    def forward(self, x):
+        y = self.body(x)
+        return self.out((y[0] if isinstance(y, tuple) else y)[:, -1])
+
+
+NOISY = {
+    "LSTM": lambda: Last(nn.LSTM(4, 8, batch_first=True), 8),
+    "GRU": lambda: Last(nn.GRU(4, 8, 2, batch_first=True), 8),
+    "attention and layer norm": lambda: Last(
+        nn.Sequential(nn.Linear(4, 8), nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)), 8
+    ),
+    "embedding": lambda: Last(nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.GELU()), 8),
+    "convolution and batch norm": lambda: Last(
+        nn.Sequential(nn.Conv1d(5, 8, 2), nn.BatchNorm1d(8).eval(), nn.SiLU(), nn.GroupNorm(2, 8)), 3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_a_posterior_of_all_weights_against_draws(name):
+    torch.manual_seed(0)
+    model, x = NOISY[name](), torch.randn(3, 5, 4)
+    x = torch.arange(15).view(3, 5) % 10 if name == "embedding" else x  # two examples end in one word
+    weights = dict(model.named_parameters())
+    var = {n: (0.1 * p.detach().abs() + 0.01) ** 2 for n, p in weights.items()}
+    y = fd.integrate(model, weight_var=var)(x)
+    with fd.integrate(weight_var={p: var[n] for n, p in weights.items()}) as noise:
+        z = model(x)
+    torch.testing.assert_close(noise.std(z), y.std, rtol=1e-2, atol=1e-4)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        drawn = (
+            {n: p + var[n].sqrt() * torch.randn_like(p) for n, p in weights.items()} for _ in range(1500)
+        )
+        true = torch.stack([functional_call(model, w, (x,)) for w in drawn]).std(0)
+    torch.testing.assert_close((y.std / true).mean().item(), 1.0, rtol=0.08, atol=0)
+    assert 0.7 < (z.std / true).mean() < 1.3
+
+
 def test_a_batch_that_shares_noise_is_found_out():
     """Batch norm in training mode mixes the examples; so does a mask for the whole batch."""
     torch.manual_seed(0)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fastdropout.integration.registry import TABLE
+from fastdropout.integration.saving import keeping
 from fastdropout.integration.values import mapped
 from fastdropout.moments import Moments
 from fastdropout.serving import serving
@@ -51,6 +52,7 @@ class Context(TorchFunctionMode):
     """What `integrate()` and its sampled twin share: inside, they see every torch function of this thread."""
 
     predicts = False  # whether no gradients of weights are wanted
+    trace = False  # whether sources are kept
 
     def __init__(self, weight_var: Mapping[Tensor, Tensor] | None = None) -> None:
         super().__init__()
@@ -87,6 +89,7 @@ class Context(TorchFunctionMode):
         serving.by, serving.owner, serving.enter, serving.sources = self._before.pop()
         super().__exit__(*(error or (None, None, None)))
 
+    @keeping
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -118,6 +121,7 @@ class Context(TorchFunctionMode):
         """Compute a torch function of Moments."""
         raise NotImplementedError
 
+    @keeping
     def module(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a module that is made for Moments, with plain functions inside."""
         with quiet():

@@ -18,6 +18,7 @@ from fastdropout.integration.pointwise import (
     with_trail,
 )
 from fastdropout.integration.registry import TABLE, Entry, name_of
+from fastdropout.integration.saving import keeping
 from fastdropout.integration.sloped import SLOPED, linearised, with_slope
 from fastdropout.integration.trace import MEMORY, Outputs, Source
 from fastdropout.integration.values import converted, fingerprint, means, overwrite, without_gradient, wrapped
@@ -64,6 +65,7 @@ class Noise(Context):
 
     # What the network calls.
 
+    @keeping
     def serve(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute a torch function of Moments by its rule; without one, the mean by the function itself."""
         self.passes(func, args, kwargs)
@@ -71,6 +73,10 @@ class Noise(Context):
         if entry is not None and entry.kind == "composite":
             with self.active():
                 return entry.call(func, *args, **kwargs) if entry.generic else entry.call(*args, **kwargs)
+        if kwargs.get("out") is not None:
+            raise TypeError(
+                f"{name_of(func)} cannot write Moments into a tensor: use its result, without out="
+            )
         target = args[0] if kwargs.pop("inplace", False) and args else None
         with quiet():
             found: list[Moments] = []
@@ -356,8 +362,9 @@ class Noise(Context):
     def _outputs(self, y: Tensor | Moments, batch_dim: int | None, memory: int) -> Outputs:
         if self._untraced:
             raise RuntimeError(
-                "the noise was not traced, because gradients were off (torch.no_grad, inference_mode) or "
-                "trace=False was given: call the network with gradients on, or fastdropout.integrate(model)"
+                "the noise was not traced, because gradients were off (torch.no_grad, inference_mode, "
+                "checkpoint with use_reentrant=True) or trace=False was given: call the network with "
+                "gradients on, or fastdropout.integrate(model)"
             )
         mean = y._mean if isinstance(y, Moments) else y
         if not isinstance(mean, Tensor) or not mean.is_floating_point():

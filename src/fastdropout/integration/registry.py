@@ -117,6 +117,9 @@ def name_of(function: Function) -> str:
     owner = getattr(function, "__self__", None)
     if name == "__get__" and owner is not None:  # a property of Tensor
         return f"Tensor.{getattr(owner, '__name__', owner)}"
+    part, _, rest = name.partition("_")
+    if part in ("fft", "linalg", "special") and rest:  # torch.fft.rfft goes by the name fft_rfft
+        return f"torch.{part}.{rest}"
     home = getattr(function, "__module__", None)
     if getattr(function, "__objclass__", None) is not None:
         return f"Tensor.{name}"

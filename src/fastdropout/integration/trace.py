@@ -251,7 +251,7 @@ class Outputs:
         examples, outputs = table.shape
         generator = torch.Generator().manual_seed(0)
         mix = torch.randn(outputs, generator=generator).to(table) if outputs > 1 else table.new_ones(1)
-        weights = torch.linspace(1, 2, examples, dtype=table.dtype, device=table.device)
+        weights = _weights(examples, generator).to(table)
         plain = self._gradients((table @ mix).sum()[None], False)
         self._only = plain if outputs == 1 else None  # these are the gradients of the only output
         weighted = self._gradients((weights @ table @ mix)[None], False)
@@ -262,6 +262,17 @@ class Outputs:
                 return None
             owners.append(owner)
         return owners
+
+
+def _weights(examples: int, generator: torch.Generator) -> Tensor:
+    """Numbers that tell the examples apart, of which none is a mean of others.
+
+    Their sizes lie evenly between 1 and 2, moved at random by up to a quarter of the distance; so noise that
+    several examples share, as that of a bias, does not look like noise of one between them.
+    """
+    moved = torch.arange(examples) + 0.5 * torch.rand(examples, generator=generator)
+    sign = torch.randint(2, (examples,), generator=generator) * 2 - 1
+    return sign * (1 + moved / examples)
 
 
 def _owner(plain: Tensor, weighted: Tensor, weights: Tensor) -> Owner | None:

@@ -64,7 +64,9 @@ def without_gradient(x: Any) -> Any:
 def wrapped(x: Any, var: Any) -> Any:
     """A result as Moments of variance `var`, which is None or a Refusal; indices and masks as they are."""
     if isinstance(x, Tensor):
-        return unchecked_moments(x, var) if x.is_floating_point() else x
+        # Complex numbers have no diagonal variance, but what comes of them must not pass for certain.
+        random = x.is_floating_point() or (x.is_complex() and var is not None)
+        return unchecked_moments(x, var) if random else x
     if isinstance(x, list):
         return [wrapped(item, var) for item in x]
     return tuple(wrapped(item, var) for item in x) if isinstance(x, tuple) else x

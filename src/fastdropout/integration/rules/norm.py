@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.nn import functional as F
 
 from fastdropout import functional
 from fastdropout.integration.registry import method, rule
+from fastdropout.integration.rules.arithmetic import add, mul
 from fastdropout.moments import Moments, as_moments, unchecked_moments
 
 
@@ -82,18 +84,33 @@ def logaddexp(input: Any, other: Any) -> Moments:
 _STATISTICS = "statistics in expectation"
 
 
+def _affine(norm: Callable[..., Moments], weight: Any, bias: Any, channels: bool = False) -> Any:
+    """norm(weight, bias); where one of these is random, y w + b of the plainly normalised y."""
+    if not isinstance(weight, Moments) and not isinstance(bias, Moments):
+        return norm(weight, bias)
+    y: Any = norm(None, None)
+    shape = (-1, *(1,) * (y.ndim - 2))
+    y = y.mean if y.is_certain else y
+    for combine, x in ((mul, weight), (add, bias)):
+        if x is not None:
+            y = combine(y, x.reshape(shape) if channels else x)
+    return y
+
+
 @rule(F.layer_norm, torch.layer_norm, precise=True, how=_STATISTICS)
 def layer_norm(
     input: Moments, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Moments:
     """E = r (E[x] - mean E[x]), V = r^2 V[x] without noise along mean and scale, r = 1 / sqrt(E[S] + eps)."""
-    return functional.layer_norm(input, normalized_shape, weight, bias, eps)
+    x = as_moments(input)
+    return _affine(lambda w, b: functional.layer_norm(x, normalized_shape, w, b, eps), weight, bias)
 
 
 @rule(F.rms_norm, torch.rms_norm, precise=True, how=_STATISTICS)
 def rms_norm(input: Moments, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Moments:
     """E = r E[x], V = r^2 V[x] without noise along the scale, r = 1 / sqrt(mean(E[x^2]) + eps)."""
-    return functional.rms_norm(input, normalized_shape, weight, eps)
+    x = as_moments(input)
+    return _affine(lambda w, _: functional.rms_norm(x, normalized_shape, w, eps), weight, None)
 
 
 @rule(F.group_norm, torch.group_norm, precise=True, how=_STATISTICS)
@@ -101,7 +118,8 @@ def group_norm(
     input: Moments, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Moments:
     """`layer_norm` over the channels of each group."""
-    return functional.group_norm(input, num_groups, weight, bias, eps)
+    x = as_moments(input)
+    return _affine(lambda w, b: functional.group_norm(x, num_groups, w, b, eps), weight, bias, channels=True)
 
 
 @rule(F.instance_norm, precise=True, how=_STATISTICS)
@@ -110,8 +128,12 @@ def instance_norm(
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Moments:  # fmt: skip
     """`layer_norm` over each channel of each example."""
-    return functional.instance_norm(
-        input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+    x, last = as_moments(input), (use_input_stats, momentum, eps)
+    return _affine(
+        lambda w, b: functional.instance_norm(x, running_mean, running_var, w, b, *last),
+        weight,
+        bias,
+        channels=True,
     )
 
 
@@ -121,4 +143,10 @@ def batch_norm(
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Moments:  # fmt: skip
     """An affine map in evaluation mode; in training `layer_norm` over the batch."""
-    return functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    x, last = as_moments(input), (training, momentum, eps)
+    return _affine(
+        lambda w, b: functional.batch_norm(x, running_mean, running_var, w, b, *last),
+        weight,
+        bias,
+        channels=True,
+    )

@@ -51,6 +51,7 @@ _DECISIONS = words(
     eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__ less less_equal greater greater_equal
     not_equal isnan isinf isfinite isclose argmax argmin argsort sign sgn signbit logical_not nonzero
     any all count_nonzero searchsorted bucketize allclose equal heaviside round floor ceil trunc isreal
+    long int short bool
     """
 )
 
