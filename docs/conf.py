@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from importlib import import_module
-from inspect import isclass, isfunction, ismodule
+from inspect import isclass, isfunction, ismodule, isroutine
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "image_scrapers": ("matplotlib",),
     "remove_config_comments": True,
+    "within_subsection_order": "ExampleTitleSortKey",
 }
 
 html_theme = "furo"
@@ -96,12 +97,20 @@ def reference_page(room: str) -> str:
     lines += [f".. currentmodule:: {room}", ""]
     names = public(room)
     if names:
-        lines += [".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in names), ""]
+        described = [name for name in names if _kind(getattr(import_module(room), name)) != "data"]
+        lines += [".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in described), ""]
     for name in names:
         value = getattr(import_module(room), name)
-        kind = "class" if isclass(value) else "function" if callable(value) else "data"
-        lines += [f"``{name}``", "-" * (len(name) + 4), "", f".. auto{kind}:: {name}", ""]
+        lines += [f"``{name}``", "-" * (len(name) + 4), ""]
+        if _kind(value) == "data":  # autodoc would describe its type
+            lines += [f".. py:data:: {name}", f"   :value: {value!r}", ""]
+        else:
+            lines += [f".. auto{_kind(value)}:: {name}", ""]
     return "\n".join(lines)
+
+
+def _kind(value: object) -> str:
+    return "class" if isclass(value) else "function" if isroutine(value) else "data"
 
 
 def write_reference(app: object) -> None:

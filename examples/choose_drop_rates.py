@@ -5,6 +5,7 @@ Drop rates by cross-validation
 Rates are hyperparameters: `GridSearchCV` chooses them, here by the log-likelihood of held-out rows.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import make_friedman1
 from sklearn.model_selection import GridSearchCV
@@ -30,3 +31,6 @@ search = GridSearchCV(
 for rates, score in zip(search.cv_results_["params"], search.cv_results_["mean_test_score"], strict=True):
     drop_hidden, drop_input = rates.values()
     print(f"drop_input={drop_input}, drop_hidden={drop_hidden}: {score:.3f}")
+    plt.plot(f"{drop_input} / {drop_hidden}", score, "o", color="C0")
+plt.xlabel("drop_input / drop_hidden")
+plt.ylabel("log-likelihood of held-out rows")

@@ -9,6 +9,7 @@ line: ``fastdropout train sunspots.npz --hidden 30 ...``, ``fastdropout generate
 import tempfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import statsmodels.api as sm
 
@@ -51,4 +52,11 @@ print(f"{nll:.2f} nats a year for AR(9)")
 
 future = generate(model, len(test) + 20, prime=test, temperature=0)[len(test) :, 0]
 print("the next twenty years:", *np.round(future).astype(int))
+mean, std = expected.mean[:, 0].numpy(), expected.std[:, 0].numpy()
+years = np.arange(1, len(test))
+plt.fill_between(years, mean - 2 * std, mean + 2 * std, alpha=0.3, label="a year ahead, 2 std")
+plt.plot(years, test[1:, 0], "k.", label="sunspots")
+plt.plot(len(test) + np.arange(20), future, "C1", label="forecast")
+plt.xlabel("year of the test")
+plt.legend()
 assert found.nll_per_step < 4.6

@@ -5,6 +5,7 @@ Sensor noise at the input
 Inputs may be `Moments` too: measurements with known error bars. The network passes them on, without sampling.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
@@ -24,4 +25,9 @@ with torch.no_grad():
 for i in range(6):
     print(f"integrated {y.mean[i].item():+.3f} +- {y.std[i].item():.4f}", end="    ")
     print(f"drawn {drawn[:, i].mean():+.3f} +- {drawn[:, i].std():.4f}")
+plt.errorbar(range(6), y.mean[:, 0], 2 * y.std[:, 0], fmt="o", capsize=4, label="integrated, 2 std")
+plt.violinplot(drawn[:, :, 0].T.tolist(), range(6), showextrema=False)
+plt.xlabel("example")
+plt.ylabel("output (violins: drawn readings)")
+plt.legend()
 assert (y.std / drawn.std(0) - 1).abs().max() < 0.1

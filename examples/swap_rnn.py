@@ -5,6 +5,7 @@ Swap torch.nn.RNN
 Replace `torch.nn.RNN` by `fastdropout.nn.RNN`: the weights of one load into the other.
 """
 
+import matplotlib.pyplot as plt
 import torch
 
 import fastdropout as fd
@@ -21,4 +22,7 @@ hidden, last = rnn(x[:, :-1])  # Moments instead of tensors
 nll = fd.losses.bernoulli_nll(out(hidden), x[:, 1:])  # element-wise, like reduction="none"
 loss = nll.sum(-1).mean()
 loss.backward()
+plt.plot(hidden.std.detach().mean((0, 2)))
+plt.xlabel("step")
+plt.ylabel("mean standard deviation of the hidden units")
 print(f"{loss.item():.2f} nats a step; a deterministic gradient of norm {rnn.weight_hh_l0.grad.norm():.3f}")

@@ -6,6 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 
 from fastdropout.integration.registry import TABLE
@@ -38,6 +39,7 @@ def test_python_blocks_run(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
 def test_examples_run(path, capsys):
+    plt.close("all")  # a program of its own draws into a new figure
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
 
@@ -77,6 +79,15 @@ def test_links_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
             if "://" not in target and not target.startswith("gallery/"):  # which the build of the site makes
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_code_fits_the_page(path):
+    """A line of code that is longer is cut at the edge of the site's column."""
+    fenced = re.findall(r"```\w*\n(.*?)```", path.read_text(), re.DOTALL)
+    indented = re.findall(r"^ {4}(.+)$", path.read_text(), re.MULTILINE)
+    for line in [*"\n".join(fenced).splitlines(), *indented]:
+        assert len(line) <= 92, line
 
 
 def test_the_commands_of_the_readme():

@@ -21,7 +21,7 @@ def check_drop(drop: float, name: str = "drop") -> float:
 
 
 def dropout(x: Moments | Tensor, drop: float) -> Moments:
-    """Multiply by a mask that is 0 with probability `drop`, else 1 (eq. 1 and 2).
+    """Multiply by a mask that is 0 with probability `drop`, else 1 (the paper's equations 1 and 2).
 
     E[z] = keep E[x]
     V[z] = keep V[x] + keep drop E[x]^2
@@ -69,7 +69,7 @@ def sampled_dropout(x: Tensor, drop: float) -> Tensor:
 
 
 def linear(x: Moments | Tensor, weight: Tensor, bias: Tensor | None = None) -> Moments:
-    """A linear layer of independent units, `weight` of shape (out, in) (eq. 1 and 2).
+    """A linear layer of independent units, `weight` of shape (out, in) (the paper's equations 1 and 2).
 
     E[a] = W E[x] + b
     V[a] = (W o W) V[x]
@@ -87,7 +87,7 @@ def linear(x: Moments | Tensor, weight: Tensor, bias: Tensor | None = None) -> M
 def noisy_linear(
     x: Moments | Tensor, weight: Moments | Tensor, bias: Moments | Tensor | None = None
 ) -> Moments:
-    """A linear layer whose weights are independent Gaussians (eq. 7 and 8).
+    """A linear layer whose weights are independent Gaussians (the paper's equations 7 and 8).
 
     E[a] = E[W] E[x] + E[b]
     V[a] = (E[W]^2 + V[W]) V[x] + V[W] E[x]^2 + V[b]
