@@ -28,9 +28,11 @@ search = GridSearchCV(
     scoring=log_likelihood,
     cv=3,
 ).fit(X, y)
+scores = {}
 for rates, score in zip(search.cv_results_["params"], search.cv_results_["mean_test_score"], strict=True):
     drop_hidden, drop_input = rates.values()
+    scores[f"{drop_input} / {drop_hidden}"] = score
     print(f"drop_input={drop_input}, drop_hidden={drop_hidden}: {score:.3f}")
-    plt.plot(f"{drop_input} / {drop_hidden}", score, "o", color="C0")
+plt.plot(list(scores), list(scores.values()), "o")
 plt.xlabel("drop_input / drop_hidden")
 plt.ylabel("log-likelihood of held-out rows")
