@@ -3,7 +3,7 @@
 Random and trained weights, default rates and .3, against 2,000 masks. Each network has a file under
 results/integrate/ when it is finished, and is not done again: stop the command and start it anew as you
 like. `times` measures time and memory (let nothing else run meanwhile), `memory` memory alone, `others`
-compares with suq and fastbnns, `list` shows what is done.
+compares with suq and fastbnns, `forecasts` feeds predictions back, `list` shows what is done.
 """
 
 from __future__ import annotations
@@ -111,9 +111,8 @@ def accuracy(names: list[str], masks: int, seed: int, again: bool, quick: bool) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.integrate", description=__doc__)
-    parser.add_argument(
-        "what", nargs="?", default="accuracy", choices=["accuracy", "times", "memory", "others", "list"]
-    )
+    kinds = ["accuracy", "times", "memory", "others", "forecasts", "list"]
+    parser.add_argument("what", nargs="?", default="accuracy", choices=kinds)
     parser.add_argument("--only", metavar="NAME", help="networks whose name contains NAME, even if finished")
     parser.add_argument("--again", action="store_true", help="finished ones too; trained weights are kept")
     parser.add_argument("--masks", type=int, default=2000)
@@ -132,6 +131,11 @@ def main() -> None:
         from benchmarks.integrate import others
 
         others.main(args.masks, args.seed)
+        return
+    if args.what == "forecasts":
+        from benchmarks.integrate import forecasts
+
+        forecasts.main(args.masks, args.seed)
         return
     if args.what in ("times", "memory"):
         from benchmarks.integrate import times
