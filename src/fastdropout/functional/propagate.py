@@ -190,6 +190,7 @@ def recurring_covariance(
     >>> recurring_covariance(f, c, i, g, torch.tensor([0.12]), torch.tensor([0.05]))
     tensor([0.0273])
     """
+    f, c, i, g = as_moments(f), as_moments(c), as_moments(i), as_moments(g)
     part = recurring / (torch.maximum(var, recurring) + SMALLEST_SQUARE)  # a mean field may exceed the whole
     noise = i.mean**2 * g.var * part
     received = f.var * (c.mean**2 + c.var) + multiply_independent(i, g).var
