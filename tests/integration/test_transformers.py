@@ -103,8 +103,8 @@ NETWORKS = {
     mobilenet: {"pixel_values": IMAGE},
 }
 
-# Norms divide out noise along mean and scale, which is exact for independent units only. In these two networks,
-# with channels dropped whole and convolved waves, units share their noise: 1,500 masks have .73 and .26.
+# Norms divide out noise along mean and scale, which is right for independent units. In these two networks,
+# with channels dropped whole and convolved waves, units share their noise: by 1,500 masks .73 and .26.
 DIAGONAL = {convnext: (0.68, 0.25), wav2vec2: (0.75, 0.35)}
 
 

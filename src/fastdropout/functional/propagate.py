@@ -167,9 +167,9 @@ def mix_independent(z: Moments, a: Moments, b: Moments) -> Moments:
 
 
 def recurring_covariance(
-    f: Moments, c: Moments, i: Moments, g: Moments, var: Tensor, recurring: Tensor
+    forget: Moments, cell: Moments, enter: Moments, candidate: Moments, var: Tensor, recurring: Tensor
 ) -> Tensor:
-    """2 Cov(f c, i g) for the cell c and the candidate g = tanh(a) of an LSTM: noise that returns.
+    """2 Cov(f c, i g) for the gates f, i, the cell c and the candidate g = tanh(a) of an LSTM.
 
     The weights into a are the same at every step, and the hidden units behind them remember: part of the
     noise in a was there before, and c has kept it. `var` is V[a], `recurring` that part X of it. With
@@ -190,7 +190,7 @@ def recurring_covariance(
     >>> recurring_covariance(f, c, i, g, torch.tensor([0.12]), torch.tensor([0.05]))
     tensor([0.0273])
     """
-    f, c, i, g = as_moments(f), as_moments(c), as_moments(i), as_moments(g)
+    f, c, i, g = map(as_moments, (forget, cell, enter, candidate))
     part = recurring / (torch.maximum(var, recurring) + SMALLEST_SQUARE)  # a mean field may exceed the whole
     noise = i.mean**2 * g.var * part
     received = f.var * (c.mean**2 + c.var) + multiply_independent(i, g).var
