@@ -122,7 +122,7 @@ def test_faults_are_one_line_and_leave_nothing_behind(midis, tmp_path, done, fai
     assert "space must be 'paper', 'wide' or 'structured', got 'huge'" in fails(midis, "--space", "huge")
     assert "sampler must be 'random' or 'tpe'" in fails(midis, "--sampler", "grid")
     assert "executor must be one of" in fails(midis, *TINY, "--executor", "slurm")
-    assert "nu must be below hidden" in fails(midis, "--hidden", "12")
+    assert "nu must be below hidden" in fails(midis, "--hidden", "12", "--nu", "15")
     assert "hiden is unknown, did you mean hidden?" in fails(midis, "--hiden", "12")
     assert "nowhere" in fails(tmp_path / "nowhere")
     assert "leave out hidden, space" in fails("--resume", done[0], "--space", "wide", "--hidden", "3")
