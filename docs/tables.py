@@ -273,6 +273,7 @@ def table_1_short() -> str:
         "average of two",
         "weight decay",
         "adaptive",
+        "RNN-NADE + memory",
         "RNN-NADE (the paper)",
     )
     lines = [line for line in table_1().splitlines() if line.startswith(tuple(f"| {w}" for w in wanted))]
