@@ -231,7 +231,8 @@ def _settle(figure: Figure) -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
-        axes.set_position([round(float(x), 6) for x in axes.get_position().bounds])
+        left, bottom, width, height = (round(float(x), 6) for x in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 def _entry(exhibit: Exhibit, values: Values) -> str:
