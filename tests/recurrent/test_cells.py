@@ -135,6 +135,30 @@ def test_the_covariance_solves_its_equation():
     assert (fd.functional.recurring_covariance(f, Moments(c.mean, 0 * c.var), i, g, x, x) == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("only", [True, False], ids=["all of it returns", "gates are uncertain"])
+def test_noise_that_is_nothing_but_returning_has_one_slope(dtype, only):
+    """X = V[a] but for rounding: values and slopes are those of a V[a] that is never the smaller one."""
+    f, i = (
+        Moments(torch.tensor([m]).to(dtype), torch.tensor([0.0 if only else 0.1]).to(dtype))
+        for m in (0.9, 0.5)
+    )
+    c, g = (Moments(torch.tensor([0.3]).to(dtype), torch.tensor([v]).to(dtype)) for v in (0.2, 0.1))
+
+    def slopes(x, var):
+        leaves = [torch.tensor([t]).to(dtype).requires_grad_() for t in (x, var)]
+        s = fd.functional.recurring_covariance(f, c, i, g, leaves[1], leaves[0])
+        return [s, *torch.autograd.grad(s, leaves)]
+
+    expected = slopes(0.05, 0.05)
+    assert expected[1] == -expected[2] != 0  # with X and V[a] alike, X / V[a] stays 1
+    eps = torch.finfo(dtype).eps
+    for off in (-8 * eps, -eps, eps, 8 * eps):
+        for ours, theirs in zip(slopes(0.05 * (1 + off), 0.05), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=40 * eps, atol=0)
+    assert all(slope.abs() < 10 * eps for slope in slopes(0.06, 0.05)[1:])  # a mean field above the whole
+
+
 def test_the_paper_rule_draws_plain_units():
     """Under the methods that draw, no rule applies: the paper's would add a variance to a certain unit."""
     pre = Moments.certain(torch.randn(2, 4 * UNITS))

@@ -5,6 +5,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -109,30 +110,75 @@ def test_what_a_killed_build_left_is_taken_away(tmp_path):
 
 # No home at all: no HOME, and a user id that the system does not know.
 NOBODY = "import pwd\ndef unknown(uid): raise KeyError(uid)\npwd.getpwuid = unknown\n"
+CURE = ": set XDG_CACHE_HOME to a folder that you can write"
 
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("cache", "before"), [("/dev/null/x", ""), (None, NOBODY)], ids=["cannot be written", "no home"]
+    ("cache", "before", "words"),
+    [
+        ("/dev/null/x", "", "[Errno 20] Not a directory: '/dev/null/x/fastdropout'"),
+        (None, NOBODY, "Could not determine home directory."),
+    ],
+    ids=["cannot be written", "no home"],
 )
-def test_without_a_cache_it_is_kept_in_the_temporary_folder(tmp_path, counted, cache, before):
+def test_without_a_cache_there_is_no_kernel_and_nothing_is_left(tmp_path, counted, cache, before, words):
     cc, calls = counted
-    for _ in range(2):
-        assert run(tmp_path, before + PROGRAM, XDG_CACHE_HOME=cache, HOME=None, CC=cc) == BUILT
-    folder = tmp_path / f"fastdropout-{os.getuid()}"
-    assert calls() == 1
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["calls", "counted-cc", folder.name, "tiny.c"]
+    status, warning = run(tmp_path, before + PROGRAM, XDG_CACHE_HOME=cache, HOME=None, CC=cc)
+    assert status == f"none: {words}{CURE}"
+    assert words + CURE in warning
+    assert calls() == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["calls", "counted-cc", "tiny.c"]
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user can read, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+# As a user whom the system does not know and who may write nowhere: root may write everywhere.
+STRANGER = PROGRAM.replace(
+    "compiler.SOURCES =",
+    "import os\nif os.getuid() == 0:\n    os.setgroups([]), os.setgid(12345), os.setuid(12345)\n"
+    "compiler.HEADERS = []\ncompiler.SOURCES =",
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("cache", "words"),
+    [
+        ("kept", "Permission denied: '{}/kept/fastdropout'"),
+        pytest.param(
+            None,
+            "Could not determine home directory.",
+            marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can become an unknown user"),
+        ),
+    ],
+    ids=["a cache that is read-only", "a user without a home"],
+)
+def test_a_user_who_may_write_nowhere(open_folder, cache, words):
+    (open_folder / "kept").mkdir(mode=0o555)
+    before = set(Path("/tmp").glob("fastdropout*"))
+    cache = None if cache is None else open_folder / cache
+    status, warning = run(open_folder, STRANGER, XDG_CACHE_HOME=cache, HOME=None, TMPDIR="/tmp")
+    assert status.endswith(words.format(open_folder) + CURE)
+    assert status.removeprefix("none: ") in warning
+    assert sorted(p.name for p in open_folder.iterdir()) == ["kept", "tiny.c"]
+    assert set(Path("/tmp").glob("fastdropout*")) == before
 
 
 @needs_compiler
 def test_a_folder_that_others_can_write_is_not_used(tmp_path):
-    for open_to_all in (tmp_path / "fastdropout" / "kernels", tmp_path / f"fastdropout-{os.getuid()}"):
-        open_to_all.mkdir(parents=True)
-        open_to_all.chmod(0o777)
+    open_to_all = tmp_path / "fastdropout" / "kernels"
+    open_to_all.mkdir(parents=True)
+    open_to_all.chmod(0o777)
     status, warning = run(tmp_path)
-    assert status.count("is not a folder that only this user can write") == 2
-    assert "set XDG_CACHE_HOME" in warning
+    assert status == f"none: {open_to_all} is not a folder that only this user can write{CURE}"
+    assert CURE in warning
     target = tmp_path / "elsewhere"
     target.mkdir(mode=0o700)
     (tmp_path / "linked" / "fastdropout").mkdir(parents=True)

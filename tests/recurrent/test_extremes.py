@@ -247,3 +247,19 @@ def test_all_digits_at_every_point(function, rule, by):
     scale = torch.stack([0 * v, spread, 0 * v, 0 * v, slope, spread / (1 + v)], 1).detach()
     error = (torch.stack(got, 1).detach() - expected).abs()
     assert (error <= 1e-11 * expected.abs() + 1e-14 * scale).all(), POINTS[int(error.argmax()) // 6]
+
+
+@every_rule
+@pytest.mark.parametrize("scale", [0.0, 3e-8, 1e-3])
+def test_one_unit_whose_noise_all_returns(rule, scale):
+    """An LSTM without dropout inside: the noise of its own unit is all that enters it, but for 1e-21.
+
+    Which of both paths rounds it to the larger one must not matter.
+    """
+    torch.manual_seed(3)
+    x = torch.randn(4, 3, 3).double() * scale
+    options = {"drop_input": 0.999996, "rule": rule, "bias": False}
+    expected = outcome(make("LSTM", torch.float64, 3, 1, fused=False, **options), x)
+    near(outcome(make("LSTM", torch.float64, 3, 1, **options), x), expected, 1e-12)
+    if rule != "paper":  # whose variance of tanh does not vanish with V[a]: slopes of 1e4 that cancel
+        near(outcome(make("LSTM", torch.float32, 3, 1, **options), x.float()), expected, 1e-5)

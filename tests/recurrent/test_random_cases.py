@@ -135,10 +135,13 @@ def apart(case):
 
 @pytest.mark.slow
 def test_fast_path_and_reference_agree():
-    """Relative to the largest element.
+    """Relative to the largest element; in float64 without an exception.
 
-    A float32 cannot do better than its own rounding: where even the reference loses digits (a gradient whose
-    terms cancel, a slope of a saturated unit), the fast path may lose as many; that is the exception.
+    In float32 some 15 of the 2,000 cases are further than 1e-4 from float64, on both paths, because a float32
+    cannot do better than its own rounding: a saturated unit has a slope of exp(-2 |a|), which multiplies the
+    rounding of a sum a of terms up to 1e7; beyond |a| = 9 the slope of `torch.tanh`, 1 - y^2, is 0; the tail
+    of a relu is 1e-16; the variance of tanh(a) by the rule `paper` does not vanish with V[a], so that slopes
+    of 1 / V[a] cancel in an LSTM. There, and only there, the error of the reference itself is the measure.
     """
     rng, exceptions = random.Random(SEED), 0
     for number in range(CASES):

@@ -10,6 +10,7 @@ from torch import Tensor
 from fastdropout.moments import unchecked_moments
 from fastdropout.recurrent import buffers, kernel
 from fastdropout.recurrent.forward import Forward, Inputs, Kept, addresses
+from fastdropout.recurrent.products import step_product
 
 
 class Backward:
@@ -38,6 +39,8 @@ class Backward:
         # Of what enters the step that was walked last, (2, pieces, units): through the product, and past it.
         self.frozen = forward.options.frozen
         self.entering = (torch.zeros_like if self.frozen else torch.empty_like)(self.beginning)
+        weights = forward.weights[:1] if self.frozen else forward.weights
+        self.product = step_product(weights.transpose(1, 2), len(forward.sizes), forward.sizes[0])
         carries = forward.cell.carries != "nothing"
         self.flow = torch.zeros_like(self.beginning) if carries else self.beginning[:, :0]
         self.flow_beginning = torch.zeros_like(self.flow)
@@ -64,12 +67,11 @@ class Backward:
             size, common = forward.sizes[t], forward.steps.common(t, -1)
             pull(forward.starts[t] - rows.start, size, forward.steps.common(t, 1), carried(t))
             entering = self.entering if size == full else self.entering[:, :size]
+            for k, product in enumerate(self.product(blocks[t][: 1 if self.frozen else 2])):
+                entering[k] = product
             if self.frozen:
-                torch.mm(blocks[t][0], forward.weights[0], out=entering[0])
                 self.flow[1:].zero_()
                 self.level.zero_()
-            else:
-                torch.bmm(blocks[t], forward.weights, out=entering)
             if self.place is not None:  # after the mask: without the probability in the weights of the mean
                 torch.div(entering[0], forward.keep, out=self.place[forward.steps.rows(t)])
             if forward.inputs.w_hh_var is not None and not self.frozen:

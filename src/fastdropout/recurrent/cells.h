@@ -7,7 +7,7 @@
 
 /* A chunk of steps whose rows stand one below the other. */
 typedef struct {
-    int64_t units, rule;
+    int64_t units, rule, keeps; /* keeps: a backward pass follows */
     REAL *pre_m, *pre_v;       /* (rows, slots, units): the input's share, to which the other shares are added */
     const REAL *rec_m, *rec_v; /* (rows of the step, gates, units): the recurrent share of the step at hand */
     const REAL *bias;          /* (slots, units) */
@@ -34,8 +34,8 @@ typedef struct {
     REAL *dnorms, *dlevel;       /* (threads, units): added to; (pieces): of the next step, replaced by this one */
 } NAME(Backward);
 
-/* A slot of a row: its share of the input, of the hidden units, or both, and the bias. Written back for the
- * backward pass. */
+/* A slot of a row: its share of the input, of the hidden units, or both, and the bias. Written back where a
+ * backward pass follows. */
 #define SLOT(slot, slots, gates, m, v)                                                                 \
     const int64_t at_##m = (slot) * units + i, share_##m = ((slot) - ((slots) - (gates))) * units + i; \
     REAL m = bias[at_##m], v = 0;                                                                      \
@@ -47,8 +47,10 @@ typedef struct {
         m += rec_m[share_##m];                                                                         \
         v += rec_v[share_##m];                                                                         \
     }                                                                                                  \
-    pre_m[at_##m] = m;                                                                                 \
-    pre_v[at_##m] = v
+    if (keeps) {                                                                                       \
+        pre_m[at_##m] = m;                                                                             \
+        pre_v[at_##m] = v;                                                                             \
+    }
 
 #define WRITE_OUT(mean, variance)                                                                      \
     do {                                                                                               \
@@ -59,7 +61,8 @@ typedef struct {
     } while (0)
 
 #define FORWARD_ARGUMENTS                                                                              \
-    int rule, int64_t units, REAL *restrict pre_m, REAL *restrict pre_v, const REAL *restrict rec_m,   \
+    int rule, int keeps, int64_t units, REAL *restrict pre_m, REAL *restrict pre_v,                    \
+        const REAL *restrict rec_m,                                                                    \
         const REAL *restrict rec_v, const REAL *restrict bias, REAL *restrict out_m,                   \
         REAL *restrict out_v, REAL *restrict out_u, REAL *restrict carry_m, REAL *restrict carry_v,    \
         const REAL *in_m, const REAL *in_v, REAL noise, REAL keep, REAL spread,                        \
@@ -104,25 +107,26 @@ static ALWAYS_INLINE REAL NAME(level)(const NAME(Forward) * p, int64_t first, in
 
 /* functional.recurring_covariance: the root S of S^2 + (J - N) S - 2 N f^2 V[c] = 0. */
 typedef struct {
-    REAL by_var, over;                 /* 1 / max(V[a], X), X - V[a] */
-    REAL part, noise, rest, held;      /* X / V[a], N, J - N before its bound, N f^2 V[c] */
-    REAL by_root, by_sum, value;       /* 1 / sqrt((J - N)^2 + 8 held), 1 / (J - N + that root), S */
+    REAL by_var, excess;         /* 1 / V[a], or 1 / X where X exceeds it; positive there */
+    REAL part, noise;            /* X / V[a], N */
+    REAL by_root, by_sum, value; /* 1 / sqrt((J - N)^2 + 8 N f^2 V[c]), 1 / (J - N + that root), S */
 } NAME(Returning);
 
 #define POSITIVE(x) ((REAL)0.5 * ((x) + ABS(x)))
 
-static ALWAYS_INLINE NAME(Returning) NAME(returning)(REAL im, REAL gv, REAL av, REAL recurring, REAL f,
-                                                     REAL cv, REAL received)
+/* `entering` is E[i]^2 V[g], `other` what c receives beside it. */
+static ALWAYS_INLINE NAME(Returning) NAME(returning)(REAL entering, REAL other, REAL av, REAL recurring,
+                                                     REAL f2, REAL cv)
 {
     NAME(Returning) s;
-    s.over = recurring - av;
-    s.by_var = INVERSE(av + POSITIVE(s.over) + (REAL)SMALLEST_SQUARE);
+    s.excess = recurring - av * (REAL)(1 + TIE * ROUNDING);
+    s.by_var = INVERSE(BY_SIGN(s.excess, av, recurring) + (REAL)SMALLEST_SQUARE);
     s.part = recurring * s.by_var;
-    s.noise = im * im * gv * s.part;
-    s.rest = received - s.noise;
-    s.held = s.noise * f * f * cv;
+    s.part -= POSITIVE(s.part - 1); /* above by rounding, which is not differentiated */
+    s.noise = entering * s.part;
     /* The bounds are for the squares; beyond, S does not count beside V[c]. */
-    const REAL rest = AT_MOST(POSITIVE(s.rest), LARGEST_ROOT), held = AT_MOST(s.held, LARGEST_SQUARE);
+    const REAL rest = AT_MOST(other + entering * (1 - s.part), LARGEST_ROOT);
+    const REAL held = AT_MOST(s.noise * f2 * cv, LARGEST_SQUARE);
     const REAL square = rest * rest + 8 * held + (REAL)SMALLEST_SQUARE;
     s.by_root = INVERSE_ROOT(square);
     s.by_sum = INVERSE(rest + square * s.by_root);
@@ -166,11 +170,12 @@ static ALWAYS_INLINE void NAME(forward_row_lstm)(FORWARD_ARGUMENTS)
         const NAME(Unit) in = NAME(unit)(rule, SIGMOID, im, iv), forget = NAME(unit)(rule, SIGMOID, fm, fv);
         const NAME(Unit) fresh = NAME(unit)(rule, TANH, gm, gv), out = NAME(unit)(rule, SIGMOID, om, ov);
         const REAL cm = forget.mean * in_m[i] + in.mean * fresh.mean;
-        const REAL received = forget.var * (in_m[i] * in_m[i] + in_v[i])
-            + PRODUCT_VAR(in.mean, in.var, fresh.mean, fresh.var);
-        const NAME(Returning) s = NAME(returning)(in.mean, fresh.var, gv, level * norms[i],
-                                                  forget.mean, in_v[i], received);
-        const REAL cv = forget.mean * forget.mean * in_v[i] + received + s.value;
+        const REAL f2 = forget.mean * forget.mean, entering = in.mean * in.mean * fresh.var;
+        const REAL other = forget.var * (in_m[i] * in_m[i] + in_v[i])
+            + in.var * (fresh.mean * fresh.mean + fresh.var);
+        const NAME(Returning) s =
+            NAME(returning)(entering, other, gv, level * norms[i], f2, in_v[i]);
+        const REAL cv = f2 * in_v[i] + other + entering + s.value;
         carry_m[i] = cm;
         carry_v[i] = cv;
         const NAME(Unit) shown = NAME(unit)(rule, TANH, cm, cv);
@@ -191,10 +196,10 @@ static ALWAYS_INLINE void NAME(backward_row_lstm)(BACKWARD_ARGUMENTS)
         const NAME(Unit) out = NAME(unit)(rule, SIGMOID, pre_m[3 * units + i], pre_v[3 * units + i]);
         const NAME(Unit) shown = NAME(unit)(rule, TANH, carry_m[i], carry_v[i]);
         const REAL square = in_m[i] * in_m[i] + in_v[i], f2 = forget.mean * forget.mean;
-        const REAL recurring = level * norms[i];
+        const REAL i2 = in.mean * in.mean, entering = i2 * fresh.var;
         const NAME(Returning) s = NAME(returning)(
-            in.mean, fresh.var, pre_v[2 * units + i], recurring, forget.mean, in_v[i],
-            forget.var * square + PRODUCT_VAR(in.mean, in.var, fresh.mean, fresh.var));
+            entering, forget.var * square + in.var * (fresh.mean * fresh.mean + fresh.var),
+            pre_v[2 * units + i], level * norms[i], f2, in_v[i]);
         REAL dm = 0, dv = 0;
         PULL_PRODUCT(out.mean, shown.mean, shown.var, gm, gv, dm, dv);
         NAME(pull)(rule, SIGMOID, out, dm, dv, dpre_m + 3 * units + i, dpre_v + 3 * units + i);
@@ -205,25 +210,23 @@ static ALWAYS_INLINE void NAME(backward_row_lstm)(BACKWARD_ARGUMENTS)
         cm += from_m[i];
         cv += from_v[i];
         /* of S: dS/d held = 4 by_sum (1 - S by_root), dS/d rest = -S by_root */
-        const REAL part = s.value * s.by_root, d_held = 4 * cv * s.by_sum * (1 - part);
-        const REAL d_rest = BY_SIGN(s.rest, (REAL)0, -cv * part);
-        const REAL d_received = cv + d_rest, d_kept = cv + d_held * s.noise; /* of received, and of f^2 V[c] */
-        const REAL d_noise = d_held * f2 * in_v[i] - d_rest;
-        const REAL d_part = d_noise * in.mean * in.mean * fresh.var;
-        const REAL d_recurring = BY_SIGN(s.over, d_part * s.by_var, (REAL)0), d_var = -d_recurring * s.part;
+        const REAL down = s.value * s.by_root, d_held = 4 * cv * s.by_sum * (1 - down);
+        const REAL d_other = cv - cv * down, d_kept = cv + d_held * s.noise; /* and of f^2 V[c] */
+        const REAL d_noise = d_held * f2 * in_v[i] + cv * down; /* of N in both places */
+        const REAL d_entering = d_other + d_noise * s.part;
+        const REAL d_recurring = BY_SIGN(s.excess, d_noise * entering * s.by_var, (REAL)0);
         dnorms[i] += d_recurring * level;
         total += d_recurring * norms[i];
-        dm = 2 * d_noise * in.mean * fresh.var * s.part, dv = 0;
-        PULL_PRODUCT(in.mean, fresh.mean, fresh.var, cm, d_received, dm, dv);
+        dm = cm * fresh.mean + 2 * d_entering * in.mean * fresh.var;
+        dv = d_other * (fresh.mean * fresh.mean + fresh.var);
         NAME(pull)(rule, SIGMOID, in, dm, dv, dpre_m + i, dpre_v + i);
-        dm = 0, dv = d_noise * in.mean * in.mean * s.part;
-        PULL_PRODUCT(fresh.mean, in.mean, in.var, cm, d_received, dm, dv);
+        dm = cm * in.mean + 2 * d_other * fresh.mean * in.var, dv = d_other * in.var + d_entering * i2;
         NAME(pull)(rule, TANH, fresh, dm, dv, dpre_m + 2 * units + i, dpre_v + 2 * units + i);
-        dpre_v[2 * units + i] += d_var;
-        dm = cm * in_m[i] + 2 * d_kept * forget.mean * in_v[i], dv = d_received * square;
+        dpre_v[2 * units + i] -= d_recurring * s.part;
+        dm = cm * in_m[i] + 2 * d_kept * forget.mean * in_v[i], dv = d_other * square;
         NAME(pull)(rule, SIGMOID, forget, dm, dv, dpre_m + units + i, dpre_v + units + i);
-        flow_m[i] = cm * forget.mean + 2 * d_received * in_m[i] * forget.var;
-        flow_v[i] = d_received * forget.var + d_kept * f2;
+        flow_m[i] = cm * forget.mean + 2 * d_other * in_m[i] * forget.var;
+        flow_v[i] = d_other * forget.var + d_kept * f2;
     }
     *dlevel = total;
 }
@@ -283,14 +286,15 @@ static ALWAYS_INLINE void NAME(backward_row_gru)(BACKWARD_ARGUMENTS)
 /* The exported functions of a cell. `forward`: the step of `rows` rows from row `first` of the chunk; `in` is what
  * the cell carries into the step. `backward`: of these rows, the first `common` have a next step. */
 #define CELL(cell, slots, gates)                                                                       \
-    static ALWAYS_INLINE void NAME(forward_rows_##cell)(int rule, const NAME(Forward) * p,             \
-                                                        int64_t first, int64_t start, int64_t stop,    \
+    static ALWAYS_INLINE void NAME(forward_rows_##cell)(int rule, int keeps,                           \
+                                                        const NAME(Forward) * p, int64_t first,        \
+                                                         int64_t start, int64_t stop,    \
                                                         const REAL *in_m, const REAL *in_v)            \
     {                                                                                                  \
         for (int64_t row = start; row < stop; row++) {                                                 \
             const int64_t here = (first + row) * p->units, step = row * p->units;                      \
             const int64_t pre = here * (slots), rec = step * (gates);                                  \
-            NAME(forward_row_##cell)(rule, p->units, p->pre_m + pre, p->pre_v + pre,                   \
+            NAME(forward_row_##cell)(rule, keeps, p->units, p->pre_m + pre, p->pre_v + pre,                   \
                                      p->rec_m + rec, p->rec_v + rec, p->bias, p->out_m + here,         \
                                      p->out_v + here, p->out_u + here, p->carry_m + here,              \
                                      p->carry_v + here, in_m + step, in_v + step, (REAL)p->noise,      \
@@ -302,10 +306,14 @@ static ALWAYS_INLINE void NAME(backward_row_gru)(BACKWARD_ARGUMENTS)
                                                    int64_t start, int64_t stop, const REAL *in_m,      \
                                                    const REAL *in_v)                                   \
     {                                                                                                  \
-        if (p->rule == PAPER)                                                                          \
-            NAME(forward_rows_##cell)(PAPER, p, first, start, stop, in_m, in_v);                       \
+        if (p->rule == PAPER && p->keeps)                                                              \
+            NAME(forward_rows_##cell)(PAPER, 1, p, first, start, stop, in_m, in_v);                    \
+        else if (p->rule == PAPER)                                                                     \
+            NAME(forward_rows_##cell)(PAPER, 0, p, first, start, stop, in_m, in_v);                    \
+        else if (p->keeps)                                                                             \
+            NAME(forward_rows_##cell)(FAST, 1, p, first, start, stop, in_m, in_v);                     \
         else                                                                                           \
-            NAME(forward_rows_##cell)(FAST, p, first, start, stop, in_m, in_v);                        \
+            NAME(forward_rows_##cell)(FAST, 0, p, first, start, stop, in_m, in_v);                     \
     }                                                                                                  \
     void NAME(forward_##cell)(const NAME(Forward) * p, int64_t first, int64_t rows, const REAL *in_m,  \
                               const REAL *in_v)                                                        \

@@ -1,4 +1,4 @@
-"""Builds the C files of this folder into one library at its first use, and keeps it in the user's cache.
+"""Builds the C files of the package into one library at its first use, and keeps it in the user's cache.
 
 `library()` is the library, or None where it cannot be had: results are then the same up to rounding, only
 slower. The reason is in `status()`, and a `SlowPathWarning` says it once. `FASTDROPOUT_KERNEL=0` turns the
@@ -29,7 +29,7 @@ from fastdropout.files import cache_folder, lock_file, write_atomic
 log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
-SOURCES = sorted(FOLDER.glob("*.c"))
+SOURCES = sorted(FOLDER.parent.glob("*/*.c"))
 HEADERS = sorted(FOLDER.glob("*.h"))
 # Not -ffast-math: linked into a library it would change the rounding of the whole process. Not -O3: the loops
 # ask for many lanes at once by themselves, and it takes twice as long to compile.
@@ -103,13 +103,10 @@ def _load() -> ctypes.CDLL:
     if compiler is None:
         raise NoLibrary("no C compiler: install gcc or clang, or set CC to one")
     stem = f"kernel-{_fingerprint(compiler)}"
-    problems = []
-    for make in (_home_folder, _temporary_folder):
-        try:
-            return _load_from(make(), stem, compiler)
-        except (OSError, RuntimeError) as error:
-            problems.append(str(error))
-    raise NoLibrary(f"{'; '.join(problems)}: set XDG_CACHE_HOME to a folder that you can write")
+    try:
+        return _load_from(_own_folder(), stem, compiler)
+    except (OSError, RuntimeError) as error:
+        raise NoLibrary(f"{error}: set XDG_CACHE_HOME to a folder that you can write") from None
 
 
 def _fingerprint(compiler: str) -> str:
@@ -123,20 +120,13 @@ def _fingerprint(compiler: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _home_folder() -> Path:
+def _own_folder() -> Path:
+    """That of the user's cache: made, or seen to be one in which no other user can put a library.
+
+    None in the temporary directory stands in for it: it would be left there, or made anew by each process.
+    """
     folder = cache_folder() / "kernels"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    return _own_folder(folder)
-
-
-def _temporary_folder() -> Path:
-    """One for each user, so that the processes of a user without a usable home build once, not each."""
-    user = os.getuid() if hasattr(os, "getuid") else "user"
-    return _own_folder(Path(tempfile.gettempdir()) / f"fastdropout-{user}")
-
-
-def _own_folder(folder: Path) -> Path:
-    """Make `folder`, or see that no other user can put a library into it."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     about = folder.lstat()

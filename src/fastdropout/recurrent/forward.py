@@ -12,6 +12,7 @@ Shapes, for a chunk of steps whose rows stand one below the other:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from fastdropout.recurrent import buffers, kernel
 from fastdropout.recurrent.cells import Cell, level
 from fastdropout.recurrent.layout import Steps
 from fastdropout.recurrent.options import Options
+from fastdropout.recurrent.products import Product, step_product
 
 # Where nothing is kept for a backward pass, the steps are walked in chunks whose `pre` stays in the cache.
 CACHED_BYTES = 2**23
@@ -70,7 +72,7 @@ class Forward:
     ) -> None:
         """`weights` are those of an earlier `Forward`; `keeps` says whether a backward pass will follow."""
         self.cell, self.inputs, self.options, self.sizes = cell, inputs, options, options.sizes
-        self.units = inputs.w_hh.shape[1]
+        self.keeps, self.units = keeps, inputs.w_hh.shape[1]
         self.given, self.apart = cell.gates * self.units, (cell.slots - cell.gates) * self.units
         self.bias = _bias(inputs, cell.slots * self.units)
         # In Python's double precision: near drop = 1 a float32 would lose the digits of 1 - drop.
@@ -96,7 +98,7 @@ class Forward:
         self.chunks = [order[i : i + length] for i in range(0, len(order), length)]
         self.kernel = kernel.serving(cell, options.rule, inputs.x_mean)
         self.norms = cell.norms(inputs.w_hh)
-        self._turned: Tensor | None = None
+        self._product: Product | None = None
 
     def masked(self, mean: Tensor, var: Tensor) -> Tensor:
         """u: the variance of hidden units after the mask."""
@@ -179,27 +181,24 @@ class Forward:
         self._enter(steps[0], self._entrance(state, own), mean, var)
         kept = Kept(pre, state, carry, pre.new_empty(0 if self.norms is None else pre.shape[1]))
         products = self.entering_blocks(steps, state[:2])
-        if self._turned is None:
-            self._turned = self.weights.transpose(1, 2).contiguous()
-        weights = self._turned
+        if self._product is None:
+            self._product = step_product(self.weights, len(self.sizes), self.sizes[0])
         spread = None if self.inputs.w_hh_var is None else self.inputs.w_hh_var.t().contiguous()
         bias_var = self.inputs.bias_var
         late = bias_var[self.given :] if self.apart and bias_var is not None else None
-        product = pre.new_empty(2, max(self.sizes[t] for t in steps), self.given)
         variances = self.entering_blocks(steps, state[2:]) if self.norms is not None else {}
-        advance = self._advance(kept, product, own)
+        advance = self._advance(kept, own)
         carried = self.carried(steps, kept)
         for t in steps:
             size = self.sizes[t]
-            recurrent = product if size == product.shape[1] else product[:, :size]
             units = products[t] if self.even else self.entering_step(t, steps, state, self.beginning)
-            torch.bmm(units[:2], weights, out=recurrent)
+            recurrent = self._product(units[:2])
             if spread is not None:
                 recurrent[1].addmm_(self.square(units[:2]), spread)
             if late is not None:
-                recurrent[1, :, -self.apart :] += late
+                recurrent[1][:, -self.apart :] += late
             before = None if self.norms is None else variances[t][0] if self.even else units[2]
-            advance(self.starts[t] - rows.start, size, carried(t), before)
+            advance(self.starts[t] - rows.start, size, recurrent, carried(t), before)
         return kept
 
     def _entrance(self, array: Tensor, own: slice) -> Tensor:
@@ -271,17 +270,24 @@ class Forward:
         square, var = self.inputs.x_mean[rows] ** 2, self.inputs.x_var
         return (1 - self.options.drop_input) * (square if var is None else square + var[rows])
 
+    @functools.cached_property
+    def _input_weights(self) -> tuple[Tensor, Tensor]:
+        """(in, out), of the mean and of the noise of the inputs."""
+        turned = self.inputs.w_ih.t().contiguous()
+        return turned * (1 - self.options.drop_input), turned**2
+
     def _input_share(self, rows: slice) -> Tensor:
         """The input's share of the pre-synaptic moments, still without the bias."""
         x = self.inputs
         pre = buffers.empty(x.x_mean, 2, rows.stop - rows.start, self.given + self.apart)
         mean, var = pre[0, :, : self.given], pre[1, :, : self.given]
-        torch.mm(x.x_mean[rows], x.w_ih.t() * (1 - self.options.drop_input), out=mean)
+        of_mean, of_noise = self._input_weights
+        torch.mm(x.x_mean[rows], of_mean, out=mean)
         noise = self.input_noise(rows)
         if noise is None:
             var.zero_()
         else:
-            torch.mm(noise, x.w_ih.t() ** 2, out=var)
+            torch.mm(noise, of_noise, out=var)
         if x.w_ih_var is not None:
             var.addmm_(self.input_square(rows), x.w_ih_var.t())
         if x.bias_var is not None:
@@ -289,12 +295,12 @@ class Forward:
         return pre
 
     def _advance(
-        self, kept: Kept, recurrent: Tensor, own: slice
-    ) -> Callable[[int, int, tuple[Tensor, Tensor] | None, Tensor | None], object]:
+        self, kept: Kept, own: slice
+    ) -> Callable[[int, int, Sequence[Tensor], tuple[Tensor, Tensor] | None, Tensor | None], object]:
         """Completes `pre` and takes the cell's step.
 
-        The function takes the step's first row, its size, what is carried into it, and the variances of the
-        units before, for cells that have a `level`.
+        The function takes the step's first row, its size, the recurrent share of the pre-synaptic moments,
+        what is carried into the step, and the variances of the units before, for cells that have a `level`.
         """
         pre, state, carry = kept.pre, kept.state[:, own], kept.carry
         carry = carry[:, own] if self.cell.carries == "cell" else carry
@@ -302,8 +308,10 @@ class Forward:
             arguments = kernel.Forward(
                 self.units,
                 kernel.RULES[self.options.rule],
+                self.keeps,
                 *addresses(pre),
-                *addresses(recurrent),
+                None,
+                None,
                 self.bias.data_ptr(),
                 state[0].data_ptr(),
                 state[2].data_ptr(),
@@ -317,8 +325,13 @@ class Forward:
             call = self.kernel.forward
 
             def advance(
-                row: int, size: int, carried: tuple[Tensor, Tensor] | None, before: Tensor | None
+                row: int,
+                size: int,
+                recurrent: Sequence[Tensor],
+                carried: tuple[Tensor, Tensor] | None,
+                before: Tensor | None,
             ) -> None:
+                arguments.rec_m, arguments.rec_v = recurrent[0].data_ptr(), recurrent[1].data_ptr()
                 if before is not None:
                     arguments.before_v = before.data_ptr()
                 call(arguments, row, size, *kernel.pointers(carried))
@@ -327,13 +340,18 @@ class Forward:
         pre[:, :, self.given :] = 0
 
         def by_step(
-            row: int, size: int, carried: tuple[Tensor, Tensor] | None, before: Tensor | None
+            row: int,
+            size: int,
+            recurrent: Sequence[Tensor],
+            carried: tuple[Tensor, Tensor] | None,
+            before: Tensor | None,
         ) -> None:
             rows, recurring = slice(row, row + size), None
             if before is not None and self.norms is not None:
                 kept.level[rows] = level(before, self.options.drop_hidden, self.options.noise)
                 recurring = kept.level[rows, None] * self.norms
-            pre[:, rows, self.apart :] += recurrent[:, :size]
+            for k, share in enumerate(recurrent):
+                pre[k, rows, self.apart :] += share
             pre[0, rows] += self.bias
             moments = unchecked_moments(*pre[:, rows])
             h, c = self.cell.step(moments, _pair(carried), self.options.rule, recurring)

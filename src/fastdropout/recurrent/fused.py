@@ -3,7 +3,7 @@
 The same function as `reference.layer` under `method="moments"`, for every cell. What makes it fast:
 
 - the input's products of all steps are two large ones before the loop;
-- in the loop, mean and variance of all gates are one batched product of two, and one element-wise pass;
+- in the loop, mean and variance of all gates are two products with packed weights, and one element-wise pass;
 - the backward loop has the same two parts; gradients of the weights are two large products after it.
 
 For each step, piece and unit it keeps the pre-synaptic moments of every slot, the output's mean and variance,

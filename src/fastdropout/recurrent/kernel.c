@@ -5,6 +5,7 @@
  * OpenMP the functions share torch's own threads.
  */
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -17,8 +18,9 @@
 #define PAPER_A 1.1715728752538097
 #define PAPER_B 0.8813735870195428
 #define HALF_PI 1.5707963267948966
-/* That of propagate.py. */
+/* Those of propagate.py. */
 #define SMALLEST_SQUARE 1e-36
+#define TIE 16
 
 /* Rules and kinds of units; each combination gets loops of its own, as the functions are expanded in place. */
 enum { FAST, PAPER };
@@ -111,34 +113,6 @@ static ALWAYS_INLINE double at_most_double(double x, double most)
     return x;
 }
 
-/* 1 / x and 1 / sqrt(x) for x > 0, from a first guess in the exponent's bits (error 12 % and 3.4 %) and two
- * steps of third order each (error below the rounding): products are five times as fast as a division. */
-static ALWAYS_INLINE float inverse_of_float(float x)
-{
-    int32_t bits;
-    float y;
-    memcpy(&bits, &x, 4);
-    bits = 0x7ef311c7 - bits;
-    memcpy(&y, &bits, 4);
-    float error = 1.0f - x * y;
-    y += y * (error + error * error);
-    error = 1.0f - x * y;
-    return y + y * (error + error * error);
-}
-
-static ALWAYS_INLINE float inverse_root_of_float(float x)
-{
-    int32_t bits;
-    float y;
-    memcpy(&bits, &x, 4);
-    bits = 0x5f3759df - (bits >> 1);
-    memcpy(&y, &bits, 4);
-    float error = 1.0f - x * y * y;
-    y += y * error * (0.5f + 0.375f * error);
-    error = 1.0f - x * y * y;
-    return y + y * error * (0.5f + 0.375f * error);
-}
-
 /* exp(-2 x) and 1 - exp(-2 x) for x >= 0, by the Taylor polynomial of 2^f for |f| <= 1/2 (relative error 1.2e-7),
  * so that the compiler can take many lanes at once. The difference from one is taken before the power of two is
  * multiplied in, so that it keeps its digits for small x. */
@@ -179,14 +153,15 @@ static ALWAYS_INLINE void decay_of_double(double x, double *decay, double *gone)
 
 #define REAL float
 #define NAME(name) name##_float32
-#define INVERSE inverse_of_float
-#define INVERSE_ROOT inverse_root_of_float
+#define INVERSE(x) (1 / (x))
+#define INVERSE_ROOT(x) (1 / sqrtf(x))
 #define DECAY decay_of_float
 #define ABS fabsf
 #define BY_SIGN by_sign_of_float
 #define AT_MOST at_most_float
 #define LARGEST_SQUARE 1e36f
 #define LARGEST_ROOT 1e18f
+#define ROUNDING FLT_EPSILON
 #include "transfer.h"
 #include "cells.h"
 #undef REAL
@@ -199,6 +174,7 @@ static ALWAYS_INLINE void decay_of_double(double x, double *decay, double *gone)
 #undef AT_MOST
 #undef LARGEST_SQUARE
 #undef LARGEST_ROOT
+#undef ROUNDING
 
 #define REAL double
 #define NAME(name) name##_float64
@@ -210,5 +186,6 @@ static ALWAYS_INLINE void decay_of_double(double x, double *decay, double *gone)
 #define AT_MOST at_most_double
 #define LARGEST_SQUARE 1e300
 #define LARGEST_ROOT 1e150
+#define ROUNDING DBL_EPSILON
 #include "transfer.h"
 #include "cells.h"

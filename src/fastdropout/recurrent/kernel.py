@@ -15,11 +15,10 @@ RULES = {"fast": 0, "paper": 1}
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 
-def _structure(numbers: tuple[str, ...], *names: str) -> list[tuple[str, type]]:
-    """Units and rule, then addresses, then numbers."""
+def _structure(counts: tuple[str, ...], numbers: tuple[str, ...], *names: str) -> list[tuple[str, type]]:
+    """Whole numbers, then addresses, then numbers."""
     return [
-        ("units", ctypes.c_int64),
-        ("rule", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in counts),
         *_addresses(*names),
         *((name, ctypes.c_double) for name in numbers),
     ]
@@ -33,6 +32,7 @@ class Forward(ctypes.Structure):
     """Of cells.h: what a chunk of forward steps works on, as addresses."""
 
     _fields_ = _structure(
+        ("units", "rule", "keeps"),
         ("noise", "keep", "spread"),
         *("pre_m", "pre_v", "rec_m", "rec_v", "bias", "out_m", "out_v", "out_u", "carry_m", "carry_v"),
     ) + _addresses("norms", "level", "before_v")
@@ -42,6 +42,7 @@ class Backward(ctypes.Structure):
     """Of cells.h: what a chunk of backward steps works on, as addresses."""
 
     _fields_ = _structure(
+        ("units", "rule"),
         ("keep", "spread"),
         *("pre_m", "pre_v", "out_m", "carry_m", "carry_v", "grad_m", "grad_v", "next_m", "next_u"),
         *("last_m", "last_v", "flow_m", "flow_v", "end_m", "end_v", "dpre_m", "dpre_v"),

@@ -65,6 +65,7 @@ class _DroppedStates(torch.autograd.Function):
             arguments = kernel.Forward(
                 units,
                 kernel.RULES[options.rule],
+                True,  # the next states begin with these
                 *(x.data_ptr() for x in (pre_m, pre_v, *before, bias, out_m, out_v, out_u)),
                 0,
                 0,

@@ -1,0 +1,40 @@
+"""The product of a step equals that of matrices, packed or not."""
+
+import pytest
+import torch
+
+from fastdropout.recurrent import products
+
+
+@pytest.mark.parametrize("steps", [1, products.FEWEST_STEPS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_step_is_a_matrix_product(steps: int, dtype: torch.dtype, count: int) -> None:
+    weights, units = torch.randn(count, 12, 5, dtype=dtype), torch.randn(count, 7, 5, dtype=dtype)
+    product = products.step_product(weights, steps, 7)
+    for rows in (7, 3):  # pieces end
+        found = product(units[:, :rows])
+        assert len(found) == count
+        for x, w, y in zip(units, weights, found, strict=True):
+            torch.testing.assert_close(y, x[:rows] @ w.T)
+
+
+def test_strided_rows_and_weights() -> None:
+    """The gradients of a GRU are a part of wider rows, and the backward pass turns the weights."""
+    wide, weights = torch.randn(2, 7, 20), torch.randn(2, 12, 5)
+    product = products.step_product(weights.transpose(1, 2), products.FEWEST_STEPS, 7)
+    for x, w, y in zip(wide, weights, product(wide[:, :, 8:]), strict=True):
+        torch.testing.assert_close(y, x[:, 8:] @ w)
+
+
+def test_weights_are_packed_for_many_steps_only() -> None:
+    weights = torch.randn(2, 12, 5)
+    assert isinstance(products.step_product(weights, 1, 7), products._Batched)
+    assert isinstance(products.step_product(weights.double(), 100, 7), products._Batched)
+    packs = torch.backends.mkldnn.is_available()
+    assert isinstance(products.step_product(weights, 100, 7), products._Packed) == packs
+
+
+def test_a_torch_without_the_operators_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    assert isinstance(products.step_product(torch.randn(2, 12, 5), 100, 7), products._Batched)
