@@ -281,3 +281,43 @@ def test_reading_tensors_inside():
         assert not y.is_cuda
     assert total.requires_grad
     assert type(y.mean) is torch.Tensor
+
+
+def test_a_prediction_sees_that_noise_goes_elsewhere():
+    """What was found about the sources of a batch does not serve one that is mixed by other numbers."""
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 4), torch.randn(4, 1)
+    once, twice = torch.eye(3), torch.eye(3)[[1, 2, 0]]
+
+    def mixed(x, p):
+        return p @ (F.dropout(x, 0.5) @ w)
+
+    predict = fd.integrate(mixed)
+    var = ((x * w.T) ** 2).sum(1, keepdim=True)
+    for p in (once, twice, twice @ twice):
+        torch.testing.assert_close(predict(x, p).var, p @ var)
+
+    def gated(x, gate):
+        return gate * (F.dropout(x[:1], 0.5) @ w)
+
+    predict = fd.integrate(gated)
+    for gate in (once[:, :1], twice[:, :1], torch.ones(3, 1)):
+        torch.testing.assert_close(predict(x, gate).var, gate * var[0])
+
+
+def test_a_prediction_sees_that_weights_have_changed():
+    torch.manual_seed(0)
+    x, layer = torch.randn(3, 4), nn.Linear(4, 1, bias=False)
+    mix = nn.Parameter(torch.eye(3))
+
+    def mixed(x):
+        return mix @ layer(F.dropout(x, 0.5))
+
+    predict = fd.integrate(mixed)
+    for weight in (0.0, 1.0):
+        for p in (torch.eye(3), torch.eye(3)[[2, 0, 1]]):
+            with torch.no_grad():
+                layer.weight.fill_(weight)
+                mix.copy_(p)
+            var = ((x * layer.weight) ** 2).sum(1, keepdim=True)
+            torch.testing.assert_close(predict(x).var, p @ var.detach())

@@ -19,10 +19,13 @@ def recurrent(kind, **options):
     return net
 
 
-def masks(run, n):
+def masks(run, x, n, passes=1):
+    """n draws of the output, (n, batch, outputs): of n / passes copies of the batch in each pass."""
     torch.manual_seed(1)
+    copies = n // passes
+    x = x.repeat_interleave(copies, -2)  # of every piece
     with torch.no_grad(), Sampled():
-        return torch.stack([run().mean.clone() for _ in range(n)])
+        return torch.cat([run(x).mean.unflatten(0, (-1, copies)).transpose(0, 1) for _ in range(passes)])
 
 
 NETWORKS = {
@@ -43,15 +46,16 @@ def test_recurrent_deviations_are_those_of_masks(name):
     out = fd.nn.Linear(net.hidden_size * (2 if net.bidirectional else 1), 2, drop=0.3)
     x = torch.randn(8, 4, 3)
 
-    def run():
+    def run(x):
         return out(net(x)[0])[-1]
 
     with fd.integrate() as noise:
-        y = run()
-    plain = run()
+        y = run(x)
+    plain = run(x)
     torch.testing.assert_close(y.mean, plain.mean, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(y.var, plain.var, rtol=1e-4, atol=1e-5)  # the same diagonal as without
-    true = masks(run, 1500).std(0)
+    # Noise of weights is drawn once for all that is in a pass.
+    true = (masks(run, x, 500, 500) if net.weight_noise else masks(run, x, 1500)).std(0)
     assert 0.9 < (noise.std(y).mean() / true.mean()) < 1.1
 
 
@@ -60,15 +64,15 @@ def test_cells_and_linear_layers():
     cell, out = fd.nn.LSTMCell(3, 16, drop_hidden=0.2), fd.nn.NoisyLinear(16, 2, drop=0.2, std=0.1)
     x = torch.randn(4, 3)
 
-    def run():
+    def run(x):
         h, c = cell(x)
         for _ in range(5):
             h, c = cell(x, (h, c))
         return out(fd.nn.Dropout(0.1)(h))
 
     with fd.integrate() as noise:
-        y = run()
-    true = masks(run, 2000).std(0)
+        y = run(x)
+    true = masks(run, x, 1000, 1000).std(0)
     assert 0.93 < (noise.std(y).mean() / true.mean()) < 1.07
     assert set(noise.shares(y)) == {"LSTMCell", "NoisyLinear", "Dropout"}
 

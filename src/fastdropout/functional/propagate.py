@@ -11,6 +11,8 @@ from fastdropout.serving import serving
 
 # Added where 0 would be divided by 0, or have an infinite slope; kernel.c has it too.
 SMALLEST_SQUARE = 1e-36
+# By how many roundings two sums may differ that are equal in exact arithmetic; kernel.c has it too.
+TIE = 16
 
 
 def check_drop(drop: float, name: str = "drop") -> float:
@@ -183,7 +185,9 @@ def recurring_covariance(
 
         S^2 + (J - N) S - 2 N f^2 V[c] = 0,
 
-    of which the positive root is taken; it is 0 where X, V[c], E[f] or E[i] is.
+    of which the positive root is taken; it is 0 where X, V[c], E[f] or E[i] is. X, of a mean field,
+    may exceed V[a] and then counts as V[a]. Where nothing but returning noise enters a (one unit, no drop),
+    X is V[a] but for rounding: that is no excess, since a variance added to a makes V[a] the larger one.
 
     >>> import torch
     >>> f, c, i, g = (Moments(torch.tensor([m]), torch.tensor([0.1])) for m in (0.9, 0.0, 0.5, 0.0))
@@ -191,9 +195,11 @@ def recurring_covariance(
     tensor([0.0273])
     """
     f, c, i, g = map(as_moments, (forget, cell, enter, candidate))
-    part = recurring / (torch.maximum(var, recurring) + SMALLEST_SQUARE)  # a mean field may exceed the whole
+    excess = recurring > var * (1 + TIE * torch.finfo(var.dtype).eps)
+    part = recurring / (torch.where(excess, recurring, var) + SMALLEST_SQUARE)
+    part = part - (part.detach() - 1).clamp(min=0)  # above by rounding; for the value only
     noise = i.mean**2 * g.var * part
-    received = f.var * (c.mean**2 + c.var) + multiply_independent(i, g).var
-    rest = (received - noise).clamp(min=0)  # below by rounding
+    # J - N, of positive terms
+    rest = f.var * (c.mean**2 + c.var) + i.var * (g.mean**2 + g.var) + i.mean**2 * g.var * (1 - part)
     held = noise * f.mean**2 * c.var
     return 4 * held / (rest + (rest**2 + 8 * held + SMALLEST_SQUARE).sqrt())

@@ -64,7 +64,7 @@ def tanh(x: Moments | Tensor, rule: Rule = "fast") -> Moments:
         z, p, rest, var = _fast(x.mean, x.var)
         return unchecked_moments(_tanh(z, p, rest), var)
     m, v = x.mean * 2, x.var * 4
-    gap = torch.tanh(x.mean) - _mixture_erf(m, 0.0)
+    gap = _tanh(x.mean, *_logistic(m)) - _mixture_erf(m, 0.0)
     return unchecked_moments(_mixture_erf(m, v) + gap * _fade(v), _accurate_var(m, v) * 4)
 
 

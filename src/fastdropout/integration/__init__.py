@@ -42,9 +42,9 @@ def integrate(model: Callable[..., Any] | None = None, **options: Any) -> Noise 
     >>> y.mean.shape, y.var.shape, noise.std(y).shape
     (torch.Size([2, 50]), torch.Size([2, 50]), torch.Size([2, 50]))
 
-    Inside, `nn.Dropout` and its kin are active in `train()` and in `eval()` alike, and return Moments; every
-    torch function of Moments returns Moments. A module that in `eval()` hands on a rate of zero itself, such
-    as the attention of `transformers`, must be in training mode; `integrate(model)` and `check` see to that.
+    Inside, `nn.Dropout` and its variants are active in `train()` and in `eval()` alike, and return Moments;
+    every torch function of Moments returns Moments. A module that passes a rate of zero in `eval()` itself,
+    such as the attention of `transformers`, must be in training mode; `integrate(model)` and `check` do that.
     There are two variances:
 
     - *diagonal*, `y.var`: units are taken as independent. It comes with the forward pass, and gradients flow

@@ -41,6 +41,11 @@ def active() -> Context:
     return _contexts.stack[-1]
 
 
+def fixed(x: Tensor) -> Tensor:
+    """A mean in the formula of a variance: without a graph where variances carry no gradient."""
+    return x.detach() if x.requires_grad and _contexts.stack[-1].cut else x
+
+
 def note_once(key: str, message: str, *args: Any) -> None:
     """Log a warning the first time that `key` comes up in this process."""
     if key not in _noted:
@@ -53,6 +58,7 @@ class Context(TorchFunctionMode):
 
     predicts = False  # whether no gradients of weights are wanted
     trace = False  # whether sources are kept
+    cut = False  # whether variances carry no gradient
 
     def __init__(self, weight_var: Mapping[Tensor, Tensor] | None = None) -> None:
         super().__init__()
@@ -166,6 +172,10 @@ class Context(TorchFunctionMode):
     def residual(self, mean: Tensor, var: Tensor) -> Tensor:
         """Noise of variance `var` that arises at `mean` from the noise of several others together."""
         return mean
+
+    def keeps_sources(self) -> bool:
+        """Whether `residual` takes note of the noise that it is told."""
+        return False
 
     def takes_places(self) -> bool:
         """Whether a fused loop may tell the noise of all its steps by `record`."""

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from fastdropout.integration.context import Context, note_once, quiet
+from fastdropout.integration import compiled
+from fastdropout.integration.context import Context, fixed, quiet
 from fastdropout.integration.pointwise import (
     Trail,
     common_trail,
@@ -21,7 +22,16 @@ from fastdropout.integration.registry import TABLE, Entry, name_of
 from fastdropout.integration.saving import keeping
 from fastdropout.integration.sloped import SLOPED, linearised, with_slope
 from fastdropout.integration.trace import MEMORY, Outputs, Source
-from fastdropout.integration.values import converted, fingerprint, means, overwrite, without_gradient, wrapped
+from fastdropout.integration.unknown import without_rule
+from fastdropout.integration.values import (
+    converted,
+    fingerprint,
+    means,
+    overwrite,
+    state_of,
+    without_gradient,
+    wrapped,
+)
 from fastdropout.integration.where import module_path
 from fastdropout.moments import Moments, as_moments, unchecked_moments
 from fastdropout.serving import Refusal
@@ -56,6 +66,7 @@ class Noise(Context):
         # called again. Under plain gains nobody sees what the noise goes through.
         self._owners = owners if gains == "moments" else None
         self._passed = 0
+        self._parameters: dict[int, Tensor] = {}  # those which the noise met
         if gains not in get_args(Gains):
             raise ValueError(f"gains must be one of {', '.join(get_args(Gains))}, got {gains!r}")
         self.gains, self.trace, self.cut = gains, trace, not train_variance
@@ -68,8 +79,8 @@ class Noise(Context):
     @keeping
     def serve(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute a torch function of Moments by its rule; without one, the mean by the function itself."""
-        self.passes(func, args, kwargs)
         entry = TABLE.get(func)
+        self.passes(func, args, kwargs, factors=entry is None or not (entry.begins or entry.shifts))
         if entry is not None and entry.kind == "composite":
             with self.active():
                 return entry.call(func, *args, **kwargs) if entry.generic else entry.call(*args, **kwargs)
@@ -93,7 +104,7 @@ class Noise(Context):
         self, func: Callable[..., Any], entry: Entry | None, args: Any, kwargs: Any, found: list[Moments]
     ) -> Any:
         if entry is None:
-            return self._unknown(func, args, kwargs, found)
+            return without_rule(func, args, kwargs, found)
         if entry.kind == "plain":
             return entry.call(*args, **kwargs) if not entry.generic else entry.call(func, *args, **kwargs)
         trail = common_trail(func, args, kwargs, found) if entry.pointwise else None
@@ -108,14 +119,15 @@ class Noise(Context):
         half = next((x.dtype for x in found if x.dtype in _HALF), None) if entry.precise else None
         if half is not None:
             args, kwargs = converted(args, torch.float32), converted(kwargs, torch.float32)
+        still = self.cut or not torch.is_grad_enabled()
         if entry.elementwise and isinstance(args[0], Moments):
-            sloped = SLOPED.get(func) if self.cut or not torch.is_grad_enabled() else None
+            sloped = SLOPED.get(func) if still else None
             if sloped is not None and isinstance(args[0]._var, Tensor):
                 out = with_slope(sloped, *args, **kwargs)
             else:
                 out = self._elementwise(entry.call, *args, **kwargs)
         else:
-            call = entry.frozen if self.cut and entry.frozen is not None else entry.call
+            call = entry.frozen if still and entry.frozen is not None else entry.call
             out = call(func, *args, **kwargs) if entry.generic else call(*args, **kwargs)
         if half is not None:
             out = converted(out, half)
@@ -134,31 +146,6 @@ class Noise(Context):
     def _elementwise(self, call: Callable[..., Moments], *args: Any, **kwargs: Any) -> Moments:
         return linearised(call, *args, **kwargs) if self.cut else call(*args, **kwargs)
 
-    def _unknown(self, func: Callable[..., Any], args: Any, kwargs: Any, found: list[Moments]) -> Any:
-        name = name_of(func)
-        if name.endswith("_") and not name.endswith("__"):
-            raise TypeError(
-                f"{name} would change Moments in place: use the function without the trailing underscore, "
-                f"x = x.{name.rsplit('.')[-1].rstrip('_')}(...)"
-            )
-        path = module_path()
-        place = f" in {path}" if path else ""
-        out = func(*means(args), **means(kwargs))
-        if all(x.is_certain for x in found):
-            return wrapped(out, None)
-        note_once(
-            name,
-            "no moment rule for %s%s: its mean is taken from the plain function, the traced variance from "
-            "its gradient, and there is no diagonal variance after it. fastdropout.register adds a rule.",
-            name,
-            place,
-        )
-        why = (
-            f"there is no diagonal variance: {name}{place} has no moment rule. Add one by "
-            f"fastdropout.register({name}, rule), or take the traced variance, noise.var(y)"
-        )
-        return wrapped(out, Refusal(why))
-
     def _take(self, x: Any, found: list[Moments]) -> Any:
         """Arguments with Moments from outside entered; all Moments are collected in `found`."""
         if isinstance(x, Moments):
@@ -168,10 +155,13 @@ class Noise(Context):
                 return x._mean if isinstance(x, Moments) else x
             found.append(x)
             return x
+        if isinstance(x, Tensor):
+            # No gradient of a parameter is wanted of a prediction, and none of what it would keep.
+            return x.detach() if self.predicts and x.requires_grad and x.is_leaf else x
         if type(x) is list or type(x) is tuple:
             return type(x)([self._take(item, found) for item in x])
         if type(x) is dict:
-            return {key: self._take(value, found) for key, value in x.items()}
+            return {key: self._take(value, found) for key, value in x.items()} if x else x
         return x
 
     # Where noise begins.
@@ -207,23 +197,36 @@ class Noise(Context):
         V = gain^2 V[x] + ratio (profile^2 + V[x])
         """
         var = x._var if isinstance(x._var, Tensor) else None
-        added = ratio * (profile**2 if var is None else profile**2 + var)
+        found = compiled.mask(profile, var, ratio, gain**2) if self.cut or not profile.requires_grad else None
+        if found is not None:
+            added, total = found
+        else:
+            square = fixed(profile).square()
+            added = ratio * (square if var is None else square + var)
+            total = added if var is None else added + gain**2 * var
         place = self._place(mean)
         if place is not None:
+            first = x.is_certain
             if not shared:
-                self._add("mask", place, added)
+                self._add("mask", place, added, is_first=first)
             else:
                 one = mean.new_full([1 if d in shared else n for d, n in enumerate(mean.shape)], ratio)
-                self._add("mask", place, one, profile, shared)
+                self._add("mask", place, one, fixed(profile), shared, is_first=first)
                 if var is not None:
-                    self._add("mask", place, ratio * var)
+                    self._add("mask", place, ratio * var, is_first=first)
             mean = place
         if self.gains == "plain":
             return mean
         if isinstance(x._var, Refusal):
             return unchecked_moments(mean, x._var)
-        total = added if var is None else added + gain**2 * var
         return unchecked_moments(mean, total.detach() if self.cut else total)
+
+    def keeps_sources(self) -> bool:
+        """Whether there is a trace, and gradients for it."""
+        if not self.trace or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            self._untraced = True
+            return False
+        return True
 
     def residual(self, mean: Tensor, var: Tensor) -> Tensor:
         """Noise of variance `var` that arises at `mean` from the noise of several others together.
@@ -240,7 +243,7 @@ class Noise(Context):
         """New independent Gaussian variables: noisy weights, noisy inputs."""
         place = self._place(mean)
         if place is not None:
-            self._add("gaussian", place, var)
+            self._add("gaussian", place, var, is_first=True)
             mean = place
         return mean if self.gains == "plain" else unchecked_moments(mean, var)
 
@@ -250,11 +253,11 @@ class Noise(Context):
         out = super().module(forward, args, kwargs)
         return without_gradient(out) if self.cut else out
 
-    def passes(self, *what: Any) -> None:
-        """Note what the noise goes through: functions, shapes, numbers, and the values of indices."""
+    def passes(self, *what: Any, factors: bool = False) -> None:
+        """Note what the noise goes through: functions, shapes, numbers, indices; factors if they matter."""
         if self._owners is not None:
             try:
-                self._passed = hash((self._passed, fingerprint(what)))
+                self._passed = hash((self._passed, fingerprint(what, self._parameters, factors)))
             except TypeError:  # something that has no hash: what it does cannot be known again
                 self._owners = None
 
@@ -275,17 +278,22 @@ class Noise(Context):
 
     def _place(self, mean: Tensor) -> Tensor | None:
         """A place in the mean path of its own, to which gradients are taken; it copies nothing."""
-        if not self.trace or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            self._untraced = True
+        if not self.keeps_sources():
             return None
         return mean.view_as(mean) if mean.requires_grad else mean.detach().requires_grad_()
 
     def _add(
-        self, kind: str, place: Tensor, var: Tensor, profile: Tensor | None = None, dims: tuple[int, ...] = ()
+        self,
+        kind: str,
+        place: Tensor,
+        var: Tensor,
+        profile: Tensor | None = None,
+        dims: tuple[int, ...] = (),
+        is_first: bool = False,
     ) -> None:
         name = module_path()
         call = self._calls[name] = self._calls.get(name, -1) + 1
-        self.sources.append(Source(name, call, kind, place, var, profile, dims))
+        self.sources.append(Source(name, call, kind, place, var, profile, dims, is_first))
 
     # What the user asks.
 
@@ -375,8 +383,10 @@ class Noise(Context):
             if self._owners is None:
                 return Outputs(mean, self.sources, batch_dim, memory)
             kinds = tuple((s.name, s.call, s.place.shape, s.dims) for s in self.sources)
-            key = (self._passed, kinds, mean.shape, batch_dim)
+            key = (self._passed, kinds, mean.shape, batch_dim, state_of(self._parameters))
             outputs = Outputs(mean, self.sources, batch_dim, memory, self._owners.get(key))
-            if len(self._owners) < 64:  # shapes of batches that come again; more are a stream of new ones
+            # Shapes of batches that come again; more are a stream of new ones. What had no gradient is
+            # nobody's so far, and need not stay so.
+            if len(self._owners) < 64 and outputs.is_sure:
                 self._owners[key] = outputs.owners
             return outputs

@@ -28,6 +28,7 @@ class Entry:
     elementwise: a function of each element of the first argument alone.
     pointwise: element by element, of any of the arguments.
     frozen: in place of `call` where only the mean needs gradients.
+    shifts: a plain argument is added: its values do not change what the noise does.
     """
 
     call: Function
@@ -39,6 +40,7 @@ class Entry:
     elementwise: bool = False
     pointwise: bool = False
     frozen: Function | None = None
+    shifts: bool = False
     how: str = "closed form"
 
 

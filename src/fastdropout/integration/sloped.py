@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fastdropout.functional import slopes
+from fastdropout.functional.smooth import gelu_tanh_gap
+from fastdropout.integration import compiled
 from fastdropout.integration.registry import Function, method
 from fastdropout.moments import Moments, unchecked_moments
 
@@ -19,9 +21,13 @@ Sloped = Callable[..., slopes.Sloped]
 def with_slope(of: Sloped, x: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Moments by a function that knows its slope; the gradient is that of the mean by the mean of x."""
     kwargs.pop("inplace", None)
+    m, v = x._mean, x._var
+    assert v is not None
     with torch.no_grad():
-        mean, var, slope = of(x._mean, x._var, *args, **kwargs)
-    return unchecked_moments(_line(x._mean, mean, slope), var)
+        mean, var, slope = of(m, v, *args, **kwargs)
+    if m.requires_grad and torch.is_grad_enabled():
+        mean = _line(m, mean, slope)
+    return unchecked_moments(mean, var)
 
 
 def linearised(rule: Callable[..., Moments], x: Moments, *args: Any, **kwargs: Any) -> Moments:
@@ -67,18 +73,35 @@ def _quadrature(f: Callable[..., Tensor]) -> Sloped:
     return of
 
 
+def _compiled(name: str, reference: Sloped) -> Sloped:
+    """The compiled function where it serves, else the reference; with arguments, always the reference."""
+
+    def of(m: Tensor, v: Tensor, *args: Any, **kwargs: Any) -> slopes.Sloped:
+        found = None if args or kwargs else compiled.sloped(name, m, v)
+        return reference(m, v, *args, **kwargs) if found is None else found
+
+    return of
+
+
+def _gelu(m: Tensor, v: Tensor, approximate: str = "none") -> slopes.Sloped:
+    found = compiled.sloped("gelu", m, v)
+    if found is None:
+        return slopes.gelu(m, v, approximate)
+    return found if approximate == "none" else (found[0] + gelu_tanh_gap(m, v), *found[1:])
+
+
 SLOPED: dict[Function, Sloped] = {}
 
 for _name, _of in {
-    "relu": slopes.relu,
-    "gelu": slopes.gelu,
-    "tanh": slopes.tanh,
-    "sigmoid": slopes.sigmoid,
-    "silu": _quadrature(F.silu),
+    "relu": _compiled("relu", slopes.relu),
+    "gelu": _gelu,
+    "tanh": _compiled("tanh", slopes.tanh),
+    "sigmoid": _compiled("sigmoid", slopes.sigmoid),
+    "silu": _compiled("silu", _quadrature(F.silu)),
     "mish": _quadrature(F.mish),
     "softplus": _quadrature(F.softplus),
 }.items():
     for _f in (getattr(torch, _name, None), getattr(F, _name, None), method(_name)):
         if _f is not None:
             SLOPED[_f] = _of
-SLOPED[torch.special.expit] = slopes.sigmoid
+SLOPED[torch.special.expit] = SLOPED[torch.sigmoid]

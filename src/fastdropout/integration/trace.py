@@ -9,12 +9,15 @@ once, so all correlations between units are included. One backward pass an outpu
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
+from torch._vmap_internals import _vmap  # what is_grads_batched is made of; it does not warn
+
+from fastdropout.integration.owners import Owner, owner_of, telling
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +32,7 @@ class Source:
     var: the variance of each element of `place`; or, with `profile`, of one source for all elements along
         `dims`, which acts as profile * eps: a mask for a whole channel.
     name: the path of the module in which it arises; call: how many sources of that module came before.
+    is_first: whether no noise was there before; a backward pass that reaches all such comes by all others.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Source:
     var: Tensor
     profile: Tensor | None = None
     dims: tuple[int, ...] = ()
+    is_first: bool = False
 
     def acting(self, grad: Tensor) -> Tensor:
         """From (k, *place), d output / d place of k outputs, to d output / d eps."""
@@ -52,31 +57,6 @@ class Source:
     def amplitude(self, grad: Tensor) -> Tensor:
         """The change of the outputs for one standard deviation of each element."""
         return self.acting(grad) * self.var.sqrt()
-
-
-@dataclass(frozen=True, eq=False)
-class Owner:
-    """Whose a source is: slice i along `dim` acts on example `index[i]` only."""
-
-    dim: int
-    index: Tensor
-    examples: int
-
-    def slices(self, x: Tensor) -> Tensor:
-        """From (k, *source) to (slices, k, rest)."""
-        x = x.unsqueeze(-1) if x.ndim == 1 else x
-        return x.movedim(self.dim + 1, 0).flatten(2) if x.ndim > 2 else x.movedim(1, 0).unsqueeze(-1)
-
-    def gather(self, x: Tensor) -> Tensor:
-        """Add up slices, shape (slices, *any), to the examples, shape (examples, *any)."""
-        if self.in_order:
-            return x
-        return x.new_zeros(self.examples, *x.shape[1:]).index_add(0, self.index, x)
-
-    @cached_property
-    def in_order(self) -> bool:
-        """Whether there is one slice for each example, as they come."""
-        return self.index.tolist() == list(range(self.examples))
 
 
 class Outputs:
@@ -120,6 +100,11 @@ class Outputs:
                     self.table.shape[1],
                 )
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the owners hold for every batch that goes the same way."""
+        return self.owners is not None and all(owner.is_sure for owner in self.owners)
+
     def restore(self, total: Tensor) -> Tensor:
         """From (examples, outputs) to the shape of the output."""
         if self.batch_dim is None:
@@ -129,16 +114,88 @@ class Outputs:
     def variances(self, create_graph: bool = False) -> Iterator[tuple[Source, Tensor]]:
         """The variance by each source, shape (examples, outputs)."""
         parts: list[list[Tensor]] = [[] for _ in self.live]
-        for grads in self._all_gradients(create_graph):
-            for i, (source, grad) in enumerate(zip(self.live, grads, strict=True)):
-                power = source.power(grad)
-                if self.owners is None:
-                    parts[i].append(power.flatten(1).sum(1))
-                else:
-                    owner = self.owners[i]
-                    parts[i].append(owner.gather(owner.slices(power).sum(-1)))
-        for source, part in zip(self.live, parts, strict=True):
-            yield source, torch.cat(part, -1).view_as(self.table)
+        if create_graph or self._only is not None or not self._on_cpu:
+            for grads in self._all_gradients(create_graph):
+                for i, grad in enumerate(grads):
+                    parts[i].append(self._variance(i, grad))
+        elif self.live:
+            for swept in self._swept(self._targets()):
+                for i, part in enumerate(swept):
+                    parts[i].append(part)
+        for source, found in zip(self.live, parts, strict=True):
+            yield source, torch.cat(found, -1).view_as(self.table)
+
+    def _variance(self, i: int, grad: Tensor) -> Tensor:
+        """Of gradients by source i, shape (k, *place): (examples, k) variances, or (k) of all elements."""
+        power = self.live[i].power(grad)
+        if self.owners is None:
+            return power.flatten(1).sum(1)
+        owner = self.owners[i]
+        return owner.gather(owner.slices(power).sum(-1))
+
+    def _swept(self, targets: Tensor) -> Iterator[list[Tensor]]:
+        """The variances of all targets. Each gradient is used when a backward pass has it, and let go."""
+
+        def row(direction: Tensor) -> tuple[Tensor, ...]:
+            found: list[Tensor | None] = [None for _ in self.live]
+
+            def use(i: int, grad: Tensor) -> None:
+                found[i] = self._variance(i, grad.unsqueeze(0)).squeeze(-1)
+
+            self._visit(some, direction, use)
+            zero = 0 * direction[0]  # of the pass, so that it has as many rows as the others
+            zero = zero if self.owners is None else zero.expand(len(self.table))
+            return tuple(zero if part is None else part for part in found)
+
+        start = 0
+        while start < len(targets):
+            some = targets[start : start + self._chunk]
+            eye = torch.eye(len(some), dtype=some.dtype, device=some.device)
+            if len(some) > 1:
+                try:
+                    yield [part.movedim(0, -1) for part in _vmap(row, 0, 0)(eye)]
+                except RuntimeError as error:  # a function of autograd in Python that vmap does not know
+                    log.debug("batched backward passes are not possible here: %s", error)
+                    self.batched = False
+                    continue
+            else:
+                yield [part.unsqueeze(-1) for part in row(eye[0])]
+            start += len(some)
+
+    def _visit(self, targets: Tensor, direction: Tensor, use: Callable[[int, Tensor], None]) -> None:
+        """One backward pass from `targets`: `use(i, grad)` for every live source that it comes by."""
+        reached = set()
+
+        def seen(i: int, grad: Tensor) -> None:
+            reached.add(i)
+            use(i, grad)
+
+        roots = [i for i, source in enumerate(self.live) if source.place.is_leaf or source.is_first]
+        hooks = [
+            source.place.register_hook(partial(seen, i))
+            for i, source in enumerate(self.live)
+            if not (source.place.is_leaf or source.is_first)
+        ]
+        try:
+            self._roots(targets, direction, roots, seen)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        # Behind no other source: noise that does not matter, or of Moments that were detached on their way.
+        missed = [i for i in range(len(self.live)) if i not in reached and i not in roots]
+        if missed:
+            self._roots(targets, direction, missed, seen)
+
+    def _roots(
+        self, targets: Tensor, direction: Tensor, which: list[int], use: Callable[[int, Tensor], None]
+    ) -> None:
+        if not which:
+            return
+        places = [self.live[i].place for i in which]
+        grads = torch.autograd.grad(targets, places, direction, retain_graph=True, allow_unused=True)
+        for i, grad in zip(which, grads, strict=True):
+            if grad is not None:
+                use(i, grad)
 
     def elements(self) -> Iterator[tuple[Source, Tensor]]:
         """The variance by each element of each source, summed over all outputs, shape of the source."""
@@ -184,9 +241,25 @@ class Outputs:
         return self.table.flatten() if self.owners is None else self.table.sum(0)
 
     @property
+    def _on_cpu(self) -> bool:
+        return self.table.is_cpu
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [s.place.numel() * s.place.element_size() for s in self.live]
+
+    @property
     def _chunk(self) -> int:
-        size = sum(s.place.numel() * s.place.element_size() for s in self.live)
-        return max(1, self.memory // max(1, size)) if self.batched else 1
+        """How many gradients at once: of all places, or where they are let go of the largest few.
+
+        Then not more than the places themselves take, or what hardly counts.
+        """
+        if not self.batched:
+            return 1
+        if not self._on_cpu:
+            return max(1, self.memory // max(1, sum(self._sizes)))
+        most = min(self.memory, max(2**22, sum(self._sizes)))
+        return max(1, most // max(1, 4 * max(self._sizes, default=1)))
 
     def _all_gradients(self, create_graph: bool) -> Iterator[list[Tensor]]:
         """Gradients of all targets, as many at once as the memory allows and autograd can do."""
@@ -242,54 +315,30 @@ class Outputs:
         ]
         return [torch.stack(grads) for grads in zip(*rows, strict=True)]
 
-    def _whole(self, source: Source) -> Owner:
+    def _whole(self, source: Source, examples: int = 1) -> Owner:
         n = source.var.shape[0] if source.var.ndim else 1
-        return Owner(0, torch.zeros(n, dtype=torch.long, device=source.place.device), 1)
+        index = torch.zeros(n, dtype=torch.long, device=source.place.device)
+        return Owner(0, index, examples, examples == 1)
 
     def _find_owners(self) -> list[Owner] | None:
         table = self.table
         examples, outputs = table.shape
         generator = torch.Generator().manual_seed(0)
         mix = torch.randn(outputs, generator=generator).to(table) if outputs > 1 else table.new_ones(1)
-        weights = _weights(examples, generator).to(table)
+        weights = telling(examples, generator).to(table)
         plain = self._gradients((table @ mix).sum()[None], False)
         self._only = plain if outputs == 1 else None  # these are the gradients of the only output
-        weighted = self._gradients((weights @ table @ mix)[None], False)
-        owners = []
-        for source, a, b in zip(self.live, plain, weighted, strict=True):
-            owner = _owner(source.acting(a), source.acting(b), weights)
-            if owner is None:
-                return None
-            owners.append(owner)
-        return owners
+        found: dict[int, Owner | None] = {}
 
+        def compare(i: int, grad: Tensor) -> None:
+            source = self.live[i]
+            found[i] = owner_of(source.acting(plain[i]), source.acting(grad[None]), weights)
 
-def _weights(examples: int, generator: torch.Generator) -> Tensor:
-    """Numbers that tell the examples apart, of which none is a mean of others.
-
-    Their sizes lie evenly between 1 and 2, moved at random by up to a quarter of the distance; so noise that
-    several examples share, as that of a bias, does not look like noise of one between them.
-    """
-    moved = torch.arange(examples) + 0.5 * torch.rand(examples, generator=generator)
-    sign = torch.randint(2, (examples,), generator=generator) * 2 - 1
-    return sign * (1 + moved / examples)
-
-
-def _owner(plain: Tensor, weighted: Tensor, weights: Tensor) -> Owner | None:
-    """The dimension along which every slice of `weighted` is weights[b] times that of `plain`."""
-    best: tuple[float, Owner] | None = None
-    # Long dimensions first: most networks keep the batch in the first, (batch * heads, ...) included.
-    for dim in range(max(1, plain.ndim - 1)):
-        owner = Owner(dim, torch.zeros(0), len(weights))
-        a, b = owner.slices(plain)[:, 0], owner.slices(weighted)[:, 0]
-        power = (a**2).sum(1)
-        ratio = (a * b).sum(1) / torch.where(power > 0, power, 1)
-        index = (ratio[:, None] - weights).abs().argmin(1)
-        error = ((b - weights[index, None] * a) ** 2).sum()
-        share = (error / torch.clamp((b**2).sum(), min=torch.finfo(b.dtype).tiny)).item()
-        if best is None or share < best[0]:
-            best = share, Owner(dim, index, len(weights))
-        if share < 1e-8:
-            break
-    # A leak between examples of less than 1e-3 of the amplitude is rounding, or does no harm.
-    return best[1] if best is not None and best[0] < 1e-6 else None
+        target = (weights @ table @ mix)[None]
+        self._visit(target, torch.ones_like(target), compare)
+        # What has no gradient at all may be anybody's.
+        owners = [found[i] if i in found else self._whole(s, examples) for i, s in enumerate(self.live)]
+        if any(owner is None for owner in owners):
+            self._only = None
+            return None
+        return [owner for owner in owners if owner is not None]

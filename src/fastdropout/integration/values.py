@@ -22,21 +22,44 @@ def mapped(x: Any, of: Callable[[Moments], Any]) -> Any:
     return x
 
 
-def fingerprint(x: Any) -> Any:
-    """Of arguments: shapes of floating-point values, values of indices and masks, all else as it is."""
+def fingerprint(x: Any, weights: dict[int, Tensor], factors: bool) -> Any:
+    """Of arguments: shapes of random values, all values of indices and masks, all else as it is.
+
+    With `factors` all values of plain numbers too: a matrix that is computed from data decides whose noise
+    goes where. Parameters, which are large, are collected in `weights` instead.
+    """
     if isinstance(x, Moments):
-        return None if getattr(x, "is_pending", False) else tuple(x.shape)
+        if getattr(x, "is_pending", False):
+            return None
+        x = x._mean if x.is_certain else tuple(x.shape)
     if isinstance(x, Tensor):
-        if x.is_floating_point() or x.is_complex():
-            return tuple(x.shape)
-        return tuple(x.shape), x.detach().cpu().numpy().tobytes()
+        if x.is_leaf and x.requires_grad:
+            weights[id(x)] = x
+            return id(x)
+        plain = x.is_floating_point() or x.is_complex()
+        return tuple(x.shape), _content(x) if factors or not plain else None
     if isinstance(x, list | tuple):
-        return tuple(map(fingerprint, x))
+        return tuple([fingerprint(item, weights, factors) for item in x])
     if isinstance(x, dict):
-        return tuple((key, fingerprint(value)) for key, value in x.items())
+        return tuple([(key, fingerprint(value, weights, factors)) for key, value in x.items()])
     if isinstance(x, slice):
         return "slice", x.start, x.stop, x.step
     return x
+
+
+def _content(x: Tensor) -> bytes:
+    """All bytes of a tensor, of any type."""
+    plain = x.detach().cpu().resolve_conj().resolve_neg().reshape(-1).contiguous()
+    return plain.view(torch.uint8).numpy().tobytes()
+
+
+def state_of(weights: dict[int, Tensor]) -> tuple[Any, ...]:
+    """Which parameters, and that they are as they were: every change moves their norm, or their version."""
+    if not weights:
+        return ()
+    some = list(weights.values())
+    norms = torch._foreach_norm([w.detach() for w in some])
+    return tuple((id(w), w._version, norm.item()) for w, norm in zip(some, norms, strict=True))
 
 
 def means(x: Any) -> Any:

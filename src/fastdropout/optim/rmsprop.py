@@ -19,7 +19,7 @@ class RMSprop(Optimizer):
         r     = alpha r + (1 - alpha) g^2           (r starts at 1)
         step  = ahead - lr g / sqrt(r + eps)
 
-    `torch.optim.RMSprop` takes the gradient where the parameters are. Here the parameters stand at the
+    `torch.optim.RMSprop` takes the gradient where the parameters are. Here the parameters are at the
     look-ahead point only while the closure runs, or inside `with optimizer.look_ahead():`; outside of it,
     also after an error, they are the true ones, so evaluation and checkpoints never see the look-ahead.
 
@@ -57,7 +57,7 @@ class RMSprop(Optimizer):
 
     @contextmanager
     def look_ahead(self) -> Iterator[None]:
-        """Stand at the look-ahead point: run the forward and the backward pass in here, then `step()`."""
+        """Move to the look-ahead point: run the forward and the backward pass in here, then `step()`."""
         saved = self._move_ahead()
         try:
             yield

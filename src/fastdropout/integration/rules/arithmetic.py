@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fastdropout.functional.propagate import add_independent, multiply_independent
-from fastdropout.integration.context import active
+from fastdropout.integration.context import active, fixed
 from fastdropout.integration.registry import elementwise, method, rule
 from fastdropout.moments import Moments, as_moments, unchecked_moments
 
@@ -21,7 +21,7 @@ def _scaled(x: Any, factor: Any) -> Any:
     return x if isinstance(factor, int | float) and factor == 1 else x * factor
 
 
-@rule(*_both("add"), Tensor.__add__, Tensor.__radd__, pointwise=True)
+@rule(*_both("add"), Tensor.__add__, Tensor.__radd__, pointwise=True, shifts=True)
 def add(input: Any, other: Any, *, alpha: float = 1) -> Moments:
     """E[a + b] = E[a] + E[b], V[a + b] = V[a] + V[b]; x + x is 2 x."""
     if input is other:
@@ -32,7 +32,7 @@ def add(input: Any, other: Any, *, alpha: float = 1) -> Moments:
     return input + other
 
 
-@rule(*_both("sub"), *_both("subtract"), Tensor.__sub__, pointwise=True)
+@rule(*_both("sub"), *_both("subtract"), Tensor.__sub__, pointwise=True, shifts=True)
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Moments:
     """E[a - b] = E[a] - E[b], V[a - b] = V[a] + V[b]; x - x is 0."""
     if input is other:
@@ -40,7 +40,7 @@ def sub(input: Any, other: Any, *, alpha: float = 1) -> Moments:
     return add(input, -_scaled(other, alpha))
 
 
-@rule(*_both("rsub"), Tensor.__rsub__, pointwise=True)
+@rule(*_both("rsub"), Tensor.__rsub__, pointwise=True, shifts=True)
 def rsub(input: Any, other: Any, *, alpha: float = 1) -> Moments:
     """other - input."""
     return add(other, -_scaled(input, alpha))
@@ -52,8 +52,17 @@ def mul(input: Any, other: Any) -> Moments:
     if input is other:
         return square(input)
     if isinstance(input, Moments) and isinstance(other, Moments):
-        y = multiply_independent(input, other)
-        return unchecked_moments(active().residual(y.mean, input.var * other.var), y.var)
+        a, b = input, other
+        if a.is_certain or b.is_certain:
+            return multiply_independent(a, b)
+        mean, (p, q) = a._mean * b._mean, (fixed(a._mean).square(), fixed(b._mean).square())
+        if active().keeps_sources():
+            both = a.var * b.var
+            mean = active().residual(mean, both)
+            var = both.addcmul(a.var, q).addcmul(p, b.var)
+        else:
+            var = torch.addcmul(a.var * (q + b.var), p, b.var)
+        return unchecked_moments(mean, var)
     product = input * other
     return _broadcast(product) if isinstance(product, Moments) else product
 

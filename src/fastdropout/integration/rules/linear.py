@@ -8,37 +8,38 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastdropout.integration.context import active
+from fastdropout.integration.context import active, fixed
 from fastdropout.integration.registry import method, rule, words
 from fastdropout.integration.rules.arithmetic import add
 from fastdropout.moments import Moments, as_moments, unchecked_moments
 
 
-def bilinear_moments(product: Any, a: Any, b: Any) -> Moments:
-    """A product that is linear in each operand, of independent elements.
+def bilinear_moments(product: Any, a: Any, b: Any, mean: Tensor | None = None) -> Moments:
+    """A product that is linear in each operand, of independent elements; `mean` where it is known.
 
     E = E[a] E[b]
     V = V[a] (V[b] + E[b]^2) + E[a]^2 V[b]
     """
     a, b = as_moments(a), as_moments(b)
-    mean = product(a.mean, b.mean)
+    mean = product(a._mean, b._mean) if mean is None else mean
     if b.is_certain:
-        return unchecked_moments(mean, product(a.var, b.mean**2))
+        return unchecked_moments(mean, product(a.var, fixed(b._mean).square()))
     if a.is_certain:
-        return unchecked_moments(mean, product(a.mean**2, b.var))
+        return unchecked_moments(mean, product(fixed(a._mean).square(), b.var))
+    squares, other = fixed(b._mean).square(), product(fixed(a._mean).square(), b.var)
+    if not active().keeps_sources():
+        return unchecked_moments(mean, product(a.var, squares + b.var) + other)
     both = product(a.var, b.var)
-    var = both + product(a.var, b.mean**2) + product(a.mean**2, b.var)
-    return unchecked_moments(active().residual(mean, both), var)
+    return unchecked_moments(active().residual(mean, both), both + product(a.var, squares) + other)
 
 
 @rule(F.linear)
 def linear(input: Any, weight: Any, bias: Any = None) -> Moments:
     """W x + b: E = W E[x] + b, V = W^2 V[x]; noisy weights as in a product."""
-    x, w = as_moments(input), as_moments(weight)
-    if w.is_certain and not isinstance(bias, Moments):
-        return unchecked_moments(F.linear(x.mean, w.mean, bias), F.linear(x.var, w.mean**2))
-    y = bilinear_moments(F.linear, x, w)
-    return y if bias is None else add(y, bias)
+    if isinstance(weight, Moments) or isinstance(bias, Moments):
+        y = bilinear_moments(F.linear, input, weight)
+        return y if bias is None else add(y, bias)
+    return unchecked_moments(F.linear(input._mean, weight, bias), F.linear(input.var, fixed(weight).square()))
 
 
 _PRODUCTS = words("matmul bmm mm mv dot outer inner kron")
@@ -109,7 +110,8 @@ def einsum(equation: str, *operands: Any) -> Moments:
       F.conv_transpose3d, generic=True)  # fmt: skip
 def convolution(func: Any, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Moments:
     """W * x + b: E = W * E[x] + b, V = W^2 * V[x]; noisy weights as in a product."""
-    y = bilinear_moments(lambda a, b: func(a, b, None, *args, **kwargs), input, weight)
-    if bias is None:
-        return y
-    return add(y, bias.reshape(-1, *[1] * int(func.__name__[-2])))
+    product = lambda a, b: func(a, b, None, *args, **kwargs)  # noqa: E731
+    if not isinstance(weight, Moments) and not isinstance(bias, Moments):
+        return bilinear_moments(product, input, weight, func(input._mean, weight, bias, *args, **kwargs))
+    y = bilinear_moments(product, input, weight)
+    return y if bias is None else add(y, bias.reshape(-1, *[1] * int(func.__name__[-2])))

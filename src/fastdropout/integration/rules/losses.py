@@ -1,4 +1,4 @@
-"""torch's losses of Moments: plain tensors, so that training goes on as it is.
+"""torch's losses of Moments: plain tensors, so that training loops need no change.
 
 Class losses are of the mean probability, -log E[p], as the paper's; the others are expected losses, E[loss],
 which is what sampled masks average to.
@@ -102,7 +102,7 @@ def smooth_l1_loss(
     input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     beta: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    """E of the smooth kin of |y - target|."""
+    """E of the smooth L1 loss of y and target."""
     return losses.smooth_l1_loss(input, target, _reduction(reduction, size_average, reduce), beta)
 
 

@@ -9,9 +9,10 @@ import torch
 from torch.nn import functional as F
 
 from fastdropout import functional
+from fastdropout.integration import frozen
 from fastdropout.integration.registry import method, rule
 from fastdropout.integration.rules.arithmetic import add, mul
-from fastdropout.moments import Moments, as_moments, unchecked_moments
+from fastdropout.moments import Moments, as_moments
 
 
 def _dim(dim: int | None, x: Moments) -> int:
@@ -23,10 +24,7 @@ def _softmax_frozen(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Moments:
     """The same values, with the gradient of a plain softmax that has these probabilities."""
-    y = softmax(input, dim, _stacklevel, dtype)
-    change = input.mean - input.mean.detach()
-    change = torch.where(torch.isfinite(input.mean), change, 0)  # a masked score stays at -inf
-    return unchecked_moments(torch.softmax(y.mean.detach().log() + change, _dim(dim, input)), y.var)
+    return frozen.softmax(input if dtype is None else input.to(dtype), _dim(dim, input))
 
 
 @rule(
@@ -97,20 +95,42 @@ def _affine(norm: Callable[..., Moments], weight: Any, bias: Any, channels: bool
     return y
 
 
-@rule(F.layer_norm, torch.layer_norm, precise=True, how=_STATISTICS)
+def _layer_norm_frozen(
+    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> Moments:
+    """The same values in one pass."""
+    plain = isinstance(input, Moments) and not isinstance(weight, Moments) and not isinstance(bias, Moments)
+    found = frozen.norm(input, normalized_shape, weight, bias, eps, True) if plain else None
+    return layer_norm(input, normalized_shape, weight, bias, eps) if found is None else found
+
+
+@rule(F.layer_norm, torch.layer_norm, precise=True, frozen=_layer_norm_frozen, how=_STATISTICS)
 def layer_norm(
     input: Moments, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Moments:
-    """E = r (E[x] - mean E[x]), V = r^2 V[x] without noise along mean and scale, r = 1 / sqrt(E[S] + eps)."""
+    """E = r (E[x] - mean E[x]), V = r^2 V[x], r = 1 / sqrt(E[S] + eps)."""
     x = as_moments(input)
-    return _affine(lambda w, b: functional.layer_norm(x, normalized_shape, w, b, eps), weight, bias)
+    return _affine(
+        lambda w, b: functional.layer_norm(x, normalized_shape, w, b, eps, independent=False), weight, bias
+    )
 
 
-@rule(F.rms_norm, torch.rms_norm, precise=True, how=_STATISTICS)
+def _rms_norm_frozen(
+    input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None
+) -> Moments:
+    """The same values in one pass."""
+    plain = isinstance(input, Moments) and not isinstance(weight, Moments)
+    found = frozen.norm(input, normalized_shape, weight, None, eps, False) if plain else None
+    return rms_norm(input, normalized_shape, weight, eps) if found is None else found
+
+
+@rule(F.rms_norm, torch.rms_norm, precise=True, frozen=_rms_norm_frozen, how=_STATISTICS)
 def rms_norm(input: Moments, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Moments:
-    """E = r E[x], V = r^2 V[x] without noise along the scale, r = 1 / sqrt(mean(E[x^2]) + eps)."""
+    """E = r E[x], V = r^2 V[x], r = 1 / sqrt(mean(E[x^2]) + eps)."""
     x = as_moments(input)
-    return _affine(lambda w, _: functional.rms_norm(x, normalized_shape, w, eps), weight, None)
+    return _affine(
+        lambda w, _: functional.rms_norm(x, normalized_shape, w, eps, independent=False), weight, None
+    )
 
 
 @rule(F.group_norm, torch.group_norm, precise=True, how=_STATISTICS)
@@ -119,7 +139,12 @@ def group_norm(
 ) -> Moments:
     """`layer_norm` over the channels of each group."""
     x = as_moments(input)
-    return _affine(lambda w, b: functional.group_norm(x, num_groups, w, b, eps), weight, bias, channels=True)
+    return _affine(
+        lambda w, b: functional.group_norm(x, num_groups, w, b, eps, independent=False),
+        weight,
+        bias,
+        channels=True,
+    )
 
 
 @rule(F.instance_norm, precise=True, how=_STATISTICS)
@@ -130,7 +155,7 @@ def instance_norm(
     """`layer_norm` over each channel of each example."""
     x, last = as_moments(input), (use_input_stats, momentum, eps)
     return _affine(
-        lambda w, b: functional.instance_norm(x, running_mean, running_var, w, b, *last),
+        lambda w, b: functional.instance_norm(x, running_mean, running_var, w, b, *last, independent=False),
         weight,
         bias,
         channels=True,
@@ -145,7 +170,7 @@ def batch_norm(
     """An affine map in evaluation mode; in training `layer_norm` over the batch."""
     x, last = as_moments(input), (training, momentum, eps)
     return _affine(
-        lambda w, b: functional.batch_norm(x, running_mean, running_var, w, b, *last),
+        lambda w, b: functional.batch_norm(x, running_mean, running_var, w, b, *last, independent=False),
         weight,
         bias,
         channels=True,
