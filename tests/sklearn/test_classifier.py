@@ -125,3 +125,15 @@ def test_validation_rows_keep_the_shares_of_the_classes():
     rng = np.random.RandomState(0)
     held = quick(early_stopping=True)._held_out(100, rng, np.repeat([0, 1], [90, 10]))
     assert np.bincount(np.repeat([0, 1], [90, 10])[held]).tolist() == [9, 1]
+
+
+def test_logarithms_of_probabilities_are_finite_far_out():
+    x = np.linspace(-1, 1, 60)[:, None]
+    model = FastDropoutClassifier(
+        10, drop_input=0, drop_hidden=0, max_iter=30, learning_rate=0.1, random_state=0
+    )
+    model.fit(x, np.digitize(x[:, 0], [-0.3, 0.3]))
+    assert (model.predict_proba(1e4 * x) == 0).any()
+    assert np.isfinite(model.predict_log_proba(1e4 * x)).all()
+    near = model.predict_proba(x)
+    np.testing.assert_allclose(model.predict_log_proba(x), np.log(near))

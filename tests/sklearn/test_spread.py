@@ -6,7 +6,8 @@ import torch
 from torch.func import functional_call
 
 import fastdropout as fd
-from fastdropout.sklearn.classes import expected_softmax
+from fastdropout.sklearn import spread
+from fastdropout.sklearn.classes import expected_entropy, expected_softmax
 from fastdropout.sklearn.heads import CategoricalHead, GaussianHead
 from fastdropout.sklearn.network import Architecture, outputs, to_tensors
 from fastdropout.sklearn.spread import predicted, predicted_covariance
@@ -112,3 +113,41 @@ def test_a_stack_is_its_networks():
         alone = outputs(network, {n: w[i : i + 1] for n, w in weights.items()}, x[None])
         torch.testing.assert_close(together[i].mean, alone[0].mean)
         torch.testing.assert_close(together[i].var, alone[0].var)
+
+
+@pytest.mark.parametrize("std", [0.5, 3.0])
+def test_expected_entropy_against_sampling(std):
+    g = torch.Generator().manual_seed(0)
+    mean = 2 * torch.randn(50, 10, generator=g, dtype=torch.float64)
+    root = std * torch.randn(50, 10, 10, generator=g, dtype=torch.float64) / 10**0.5
+    a = mean.unsqueeze(0) + torch.einsum(
+        "rij,prj->pri", root, torch.randn(5000, 50, 10, generator=g, dtype=torch.float64)
+    )
+    sampled = torch.distributions.Categorical(logits=a).entropy().mean(0)
+    found = expected_entropy(mean, root @ root.mT)
+    assert (found - sampled).abs().mean() < 0.03
+    # Jensen: the mutual information is never negative.
+    p = expected_softmax(mean, root @ root.mT)
+    assert (torch.distributions.Categorical(probs=p).entropy() >= found).all()
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "logistic", "identity"])
+@pytest.mark.parametrize("drops", [(0.0, 0.0, 0.2), (0.0, 0.2, 0.0), (0.2, 0.0, 0.0)])
+def test_each_layer_alone_is_the_trace_of_integrate(activation, drops):
+    torch.manual_seed(0)
+    network, weights, x = stack((4, 12, 9, 2), activation, drops, k=1)
+    found = predicted(network, weights, x, trace=True)
+    with fd.integrate(train_variance=False) as noise:
+        y = functional_call(network, {name: w[0] for name, w in weights.items()}, (x,))
+        torch.testing.assert_close(found.mean[0], y.mean)
+        torch.testing.assert_close(found.var[0], noise.var(y).detach())
+
+
+def test_rows_in_chunks_are_the_same_rows(monkeypatch):
+    network, weights, x = stack((4, 30, 20, 3), "relu", (0.1, 0.2, 0.3))
+    whole, covariance = predicted(network, weights, x, trace=True), predicted_covariance(network, weights, x)
+    monkeypatch.setattr(spread, "_rows_at_once", lambda weights: 7)
+    parts = predicted(network, weights, x, trace=True)
+    torch.testing.assert_close(parts.mean, whole.mean)
+    torch.testing.assert_close(parts.var, whole.var)
+    torch.testing.assert_close(predicted_covariance(network, weights, x), covariance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
@@ -18,15 +19,29 @@ def expected_softmax(mean: Tensor, covariance: Tensor) -> Tensor:
 
     Shapes: mean (rows, classes), covariance (rows, classes, classes).
     """
+    return torch.cat([p.mean(1).mT for p in _softmax_at_points(mean, covariance)])
+
+
+def expected_entropy(mean: Tensor, covariance: Tensor) -> Tensor:
+    """E[entropy of softmax(a)] of Gaussian logits, in nats, by the same points.
+
+    The entropy of `expected_softmax` less this is the mutual information of the class and the logits.
+
+    Shapes: mean (rows, classes), covariance (rows, classes, classes), result (rows,).
+    """
+    parts = _softmax_at_points(mean, covariance)
+    return torch.cat([-torch.special.xlogy(p, p).sum(0).mean(0) for p in parts])
+
+
+def _softmax_at_points(mean: Tensor, covariance: Tensor) -> Iterator[Tensor]:
+    """Probabilities at all points, (classes, points, rows), for some rows at a time."""
     classes = mean.shape[-1]
     points = _points(classes, mean.dtype)
     rows = max(1, 2**18 // (classes * len(points)))  # Few enough for a processor's cache.
-    parts = []
     for m, root in zip(mean.split(rows), _root(covariance).split(rows), strict=True):
         # Classes first: the softmax over them then runs along rows, which is five times faster.
         a = m.mT.unsqueeze(1) + torch.einsum("rij,pj->ipr", root, points)
-        parts.append(a.softmax(0).mean(1).mT)
-    return torch.cat(parts)
+        yield a.softmax(0)
 
 
 @lru_cache

@@ -119,8 +119,9 @@ class FastDropoutClassifier(ClassifierMixin, FastDropoutEstimator):
         return p / p.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Logarithms of `predict_proba`."""
-        return np.log(self.predict_proba(X))
+        """Logarithms of `predict_proba`, finite where a probability is too small for a number."""
+        p = self.predict_proba(X)
+        return np.log(np.maximum(p, np.finfo(p.dtype).tiny))
 
     def predict(self, X: Any) -> Array:
         """The most probable class of each row."""

@@ -2,32 +2,35 @@
 
 The trace of `fastdropout.integrate`, for layers in a row: a mask is a source of variance
 keep drop (E[h]^2 + V[h]), and its effect on the outputs is a product of weights and slopes dE[f(a)] / dE[a].
-The slopes are the same for all outputs, so there is no backward pass for each of them.
+The slopes are the same for all outputs, so there is no backward pass for each of them. Inside are plain
+tensors, not `Moments`: most of the time of a small network is that of the calls.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from fastdropout.functional.propagate import dropout, linear
+from fastdropout.functional import slopes
 from fastdropout.moments import Moments, unchecked_moments
-from fastdropout.nn import Linear, ReLU
-from fastdropout.sklearn.network import Weights, outputs
+from fastdropout.nn import Identity, Linear, ReLU, Tanh
+from fastdropout.nn.activation import Sigmoid
+from fastdropout.sklearn.network import Weights
 
 CHUNK = 2**18  # rows x outputs x units at a time: few enough for a processor's cache
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Step:
     """A linear layer: what its masks add, and the slopes of the transfer function after it."""
 
     weight: Tensor  # (out, in)
     keep: float
     source: Tensor | None  # (rows, in)
-    slope: Tensor | None  # (rows, out); None after the last layer
+    slope: Tensor | None = None  # (rows, out); None where it is 1
 
 
 def predicted(network: nn.Module, weights: Weights, x: Tensor, trace: bool) -> Moments:
@@ -37,99 +40,115 @@ def predicted(network: nn.Module, weights: Weights, x: Tensor, trace: bool) -> M
     each other. Else it is that of independent units, which is far too small there.
     """
     with torch.no_grad():
-        if not trace:
-            k = len(next(iter(weights.values())))
-            parts = [
-                outputs(network, weights, r.expand(k, *r.shape)) for r in x.split(_rows_at_once(network))
-            ]
-            return Moments.cat(parts, 1)
-        return Moments.stack([_by_rows(network, w, x) for w in _each(weights)])
+        return unchecked_moments(*_each(network, weights, x, _variance if trace else None))
 
 
 def predicted_covariance(network: nn.Module, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
     """Means of the outputs, (k, rows, outputs), and their traced covariances, (k, rows, outputs, outputs)."""
-    means, covariances = [], []
     with torch.no_grad():
-        for own in _each(weights):
-            parts = [_forward(network, own, rows) for rows in x.split(_rows_at_once(network))]
-            means.append(torch.cat([mean for mean, _ in parts]))
-            covariances.append(torch.cat([_covariance(steps) for _, steps in parts]))
-    return torch.stack(means), torch.stack(covariances)
+        return _each(network, weights, x, _covariance)
 
 
-def _rows_at_once(network: nn.Module) -> int:
-    layers = [m for m in network.modules() if isinstance(m, Linear)]
-    return max(64, CHUNK // (layers[-1].out_features * max(m.in_features for m in layers)))
+def _each(
+    network: nn.Module, weights: Weights, x: Tensor, spread: Callable[[list[_Step], int], Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """Means and spread of each network of the stack, some rows at a time; None: the diagonal variance."""
+    layers = list(network.named_children())
+    chunks = x.split(_rows_at_once(weights))
+    means, spreads = [], []
+    for i in range(len(weights["0.weight"])):
+        for rows in chunks:
+            mean, var, steps = _forward(layers, weights, i, rows, diagonal=spread is None)
+            means.append(mean)
+            if spread is not None:
+                var = spread(steps, len(rows))
+            spreads.append(torch.zeros_like(mean) if var is None else var)
+    shape = (-1, len(x), means[0].shape[-1])
+    return _joined(means).view(shape), _joined(spreads).view(*shape, *spreads[0].shape[2:])
 
 
-def _each(weights: Weights) -> list[Weights]:
-    k = len(next(iter(weights.values())))
-    return [{name: w[i] for name, w in weights.items() if name[0].isdigit()} for i in range(k)]
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _by_rows(network: nn.Module, weights: Weights, x: Tensor) -> Moments:
-    parts = [_forward(network, weights, rows) for rows in x.split(_rows_at_once(network))]
-    return Moments.cat([unchecked_moments(mean, _variance(steps)) for mean, steps in parts])
+def _rows_at_once(weights: Weights) -> int:
+    matrices = [w for name, w in weights.items() if name.endswith(".weight")]
+    return max(64, CHUNK // (matrices[-1].shape[1] * max(w.shape[2] for w in matrices)))
 
 
-def _forward(network: nn.Module, weights: Weights, x: Tensor) -> tuple[Tensor, list[_Step]]:
-    """The mean of the outputs, and the steps that lead to them."""
+def _forward(
+    layers: list[tuple[str, nn.Module]], weights: Weights, i: int, x: Tensor, diagonal: bool
+) -> tuple[Tensor, Tensor | None, list[_Step]]:
+    """The mean of the outputs of network i, their variance if `diagonal`, and the steps that lead to them."""
     steps: list[_Step] = []
-    h = Moments.certain(x)
-    for name, layer in network.named_children():
-        if isinstance(layer, Linear):
-            weight, keep = weights[f"{name}.weight"], 1 - layer.drop
-            source = None
-            if layer.drop:
-                source = keep * layer.drop * (h.mean**2 if h.is_certain else h.mean**2 + h.var)
-            h = linear(dropout(h, layer.drop), weight, weights[f"{name}.bias"])
-            steps.append(_Step(weight, keep, source, None))
-        else:
-            h, slope = _transfer(layer, h)
-            steps[-1] = replace(steps[-1], slope=slope)
-    return h.mean, steps
+    mean, var = x, None
+    for name, layer in layers:
+        if not isinstance(layer, Linear):
+            mean, var, steps[-1].slope = _transfer(layer, mean, var)
+            continue
+        weight, bias = weights[f"{name}.weight"][i], weights[f"{name}.bias"][i]
+        keep, source = 1 - layer.drop, None
+        if layer.drop:
+            square = mean * mean if var is None else torch.addcmul(var, mean, mean)
+            source = square.mul_(keep * layer.drop)
+            # Of a masked unit: keep V[h] + keep drop E[h]^2.
+            var = source if var is None else torch.add(source, var, alpha=keep * keep)
+        steps.append(_Step(weight, keep, source))
+        mean = torch.addmm(bias, mean, weight.mT, alpha=keep)
+        if var is not None and (diagonal or name != layers[-1][0]):
+            var = var @ (weight * weight).mT
+    return mean, var, steps
 
 
-def _transfer(layer: nn.Module, a: Moments) -> tuple[Moments, Tensor]:
-    """f(a), and dE[f(a)] / dE[a]."""
-    if isinstance(layer, ReLU):  # The probability that a > 0.
-        return layer(a), (a.mean > 0).to(a.dtype) if a.is_certain else torch.special.ndtr(
-            a.mean / a.std.clamp(min=1e-20)  # 0 / 0 where an input is 0 in this row
-        )
-    with torch.enable_grad():
-        mean = a.mean.detach().requires_grad_()
-        y = layer(Moments.certain(mean) if a.is_certain else unchecked_moments(mean, a.var))
-        (slope,) = torch.autograd.grad(y.mean.sum(), mean)
-    return y.detach(), slope
+SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], slopes.Sloped]] = {
+    ReLU: slopes.relu,
+    Tanh: slopes.tanh,
+    Sigmoid: slopes.sigmoid,
+}
 
 
-def _variance(steps: list[_Step]) -> Tensor:
+def _transfer(
+    layer: nn.Module, mean: Tensor, var: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """f(a), and dE[f(a)] / dE[a]: None where it is 1, and for the variance where a is certain."""
+    if isinstance(layer, Identity):
+        return mean, var, None
+    if var is not None:
+        return SLOPES[type(layer)](mean, var)
+    if isinstance(layer, ReLU):
+        return torch.relu(mean), None, (mean > 0).to(mean.dtype)
+    if isinstance(layer, Tanh):
+        y = torch.tanh(mean)
+        return y, None, 1 - y * y
+    y = torch.sigmoid(mean)
+    return y, None, y * (1 - y)
+
+
+def _variance(steps: list[_Step], rows: int) -> Tensor:
     """Sum over the sources of (d output / d source)^2 V[source], (rows, outputs)."""
-    total: Tensor | float = 0.0
+    total: Tensor | None = None
     for gain, step in _gains(steps):
         if step.source is None:
             continue
-        if gain.ndim == 2:
-            total = total + step.source @ (gain**2).mT
-        else:
-            total = total + torch.einsum("rki,ri->rk", gain**2, step.source)
-    return total if isinstance(total, Tensor) else _none(steps)
+        square = gain * gain
+        own = step.source @ square.mT if gain.ndim == 2 else square.mul_(step.source.unsqueeze(1)).sum(-1)
+        total = own if total is None else total.add_(own)
+    return _none(steps, rows) if total is None else total
 
 
-def _covariance(steps: list[_Step]) -> Tensor:
+def _covariance(steps: list[_Step], rows: int) -> Tensor:
     """Between the outputs of each row, (rows, outputs, outputs)."""
-    total: Tensor | float = 0.0
+    total: Tensor | None = None
     for gain, step in _gains(steps):
         if step.source is not None:
-            total = total + (gain * step.source.unsqueeze(1)) @ gain.mT
-    return total if isinstance(total, Tensor) else torch.diag_embed(_none(steps))
+            own = (gain * step.source.unsqueeze(1)) @ gain.mT
+            total = own if total is None else total.add_(own)
+    return torch.diag_embed(_none(steps, rows)) if total is None else total
 
 
-def _none(steps: list[_Step]) -> Tensor:
+def _none(steps: list[_Step], rows: int) -> Tensor:
     """No variance: nothing is dropped."""
-    rows = [s.slope for s in steps if s.slope is not None]
-    n = len(rows[0]) if rows else 1
-    return steps[-1].weight.new_zeros(n, len(steps[-1].weight))
+    return steps[-1].weight.new_zeros(rows, len(steps[-1].weight))
 
 
 def _gains(steps: list[_Step]) -> list[tuple[Tensor, _Step]]:
@@ -137,13 +156,9 @@ def _gains(steps: list[_Step]) -> list[tuple[Tensor, _Step]]:
     last = steps[-1]
     gain = last.weight
     found = [(gain, last)]
-    if not any(s.source is not None for s in steps[:-1]):
-        return found
-    down = gain * last.keep
-    first = min(i for i, s in enumerate(steps) if s.source is not None)
-    for step in reversed(steps[first:-1]):
-        assert step.slope is not None
-        gain = (down * step.slope.unsqueeze(1)) @ step.weight
+    first = min((i for i, s in enumerate(steps) if s.source is not None), default=len(steps))
+    for step, after in zip(reversed(steps[first:-1]), reversed(steps[first + 1 :]), strict=True):
+        down = gain * after.keep
+        gain = (down if step.slope is None else down * step.slope.unsqueeze(1)) @ step.weight
         found.append((gain, step))
-        down = gain * step.keep
     return found
