@@ -1,3 +1,9 @@
+import os
+
+# Two workers on two cores: second threads would fight for them, also in the processes that tests start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings

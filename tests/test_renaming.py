@@ -8,6 +8,7 @@ RENAMED = [
     ("fastdropout.functional", "expected_logit", "logit_of_expected"),
     ("fastdropout.functional", "mask", "sampled_dropout"),
     ("fastdropout.nn", "kl", "weight_noise_kl"),
+    ("fastdropout.music.training", "Committee", "Ensemble"),
     ("fastdropout.moments", "moments", "unchecked_moments"),
 ]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fastdropout.music import cli
-from fastdropout.music.cli import after
+from fastdropout.music.cli import evaluate
 from fastdropout.music.cli.screen import console
 from fastdropout.music.data.midi import write_midi
 from fastdropout.music.training import Run, generation
@@ -172,7 +172,7 @@ def test_too_little_memory_inside_torch_is_no_divergence(songs, tmp_path):
 
 
 def test_a_bug_is_no_divergence(trained, monkeypatch, capfd):
-    monkeypatch.setattr(after, "chosen_network", lambda *args: {}["bug"])
+    monkeypatch.setattr(evaluate, "chosen_network", lambda *args: {}["bug"])
     assert cli.main(["evaluate", str(trained)]) == 2
     assert "KeyError: 'bug'" in capfd.readouterr().err
 
@@ -313,7 +313,7 @@ def test_a_damaged_checkpoint_is_a_warning_and_the_run_goes_on(songs, tmp_path, 
     assert cli.main(["resume", str(tmp_path / "r")]) == 0
     out, error = capfd.readouterr()
     assert error.startswith("fastdropout: warning: ")
-    assert "goes on from the checkpoint previous" in error
+    assert "resumes from the checkpoint previous" in error
     assert error.count("\n") == 1
     assert "test NLL" in out
 

@@ -16,10 +16,10 @@ import pytest
 from fastdropout.music import cli
 from fastdropout.music.data.midi import write_midi
 from fastdropout.music.study.search import executors
-from fastdropout.music.study.search.driver import Search
 from fastdropout.music.study.search.executors import make_executor
 from fastdropout.music.study.search.folder import Settings, create_folder
 from fastdropout.music.study.search.job import Outcome
+from fastdropout.music.study.search.loop import Search
 
 _spec = importlib.util.spec_from_file_location("_mutations", Path(__file__).parent / "data" / "mutations.py")
 mutations = importlib.util.module_from_spec(_spec)

@@ -9,9 +9,9 @@ import torch
 from fastdropout.errors import FastdropoutError
 from fastdropout.moments import unchecked_moments
 from fastdropout.music.cli import main
-from fastdropout.music.study import fields, gallery, radii, relations, truth
+from fastdropout.music.study import gallery, loss_fields, mask_accuracy, radii, weight_noise_equivalence
 from fastdropout.music.study.problems import TwoWeights, problems
-from fastdropout.music.training.model import NoteRNN
+from fastdropout.music.training.build import NoteRNN
 from fastdropout.nn import RNN, Linear, NoisyLinear
 
 NAMES = [e.name for e in gallery.exhibits()]
@@ -66,7 +66,7 @@ def test_the_command_makes_the_chosen_ones(tmp_path, capsys):
 
 
 def test_the_fields_have_their_known_optima():
-    values = fields.measure(gallery.Workshop(False, lambda done, text: None))
+    values = loss_fields.measure(gallery.Workshop(False, lambda done, text: None))
     assert not values["squared_by_var"].any()
     mean, var = np.meshgrid(values["mean"], values["var"])
     # Gaussian: delta = (1 - error^2 / V) / (2 V)
@@ -101,7 +101,7 @@ def test_fast_dropout_is_a_weight_noise_for_all_inputs(drop):
     torch.manual_seed(0)
     x = unchecked_moments(torch.randn(50, 6, dtype=torch.float64), torch.rand(50, 6, dtype=torch.float64))
     keep = 1 - drop
-    needed = relations.needed_variance(x, drop, keep)
+    needed = weight_noise_equivalence.needed_variance(x, drop, keep)
     torch.testing.assert_close(needed, torch.full_like(needed, keep * drop))
     fast = Linear(6, 4, drop=drop, dtype=torch.float64)
     noisy = NoisyLinear(6, 4, dtype=torch.float64)
@@ -119,11 +119,11 @@ def test_with_the_printed_scale_no_weight_noise_fits():
     x = unchecked_moments(torch.randn(200, 6, dtype=torch.float64), torch.rand(200, 6, dtype=torch.float64))
     w = torch.randn(6, dtype=torch.float64)
     for drop in (0.2, 0.8):
-        wanted, found = relations.fit(x, w, drop, scale=drop)
+        wanted, found = weight_noise_equivalence.fit(x, w, drop, scale=drop)
         assert ((wanted - found).abs().mean() / wanted.mean()) > 0.02
-        wanted, found = relations.fit(x, w, drop, scale=1 - drop)
+        wanted, found = weight_noise_equivalence.fit(x, w, drop, scale=1 - drop)
         torch.testing.assert_close(wanted, found)
-    assert relations.needed_variance(x, 0.8, 0.8).min() < 0
+    assert weight_noise_equivalence.needed_variance(x, 0.8, 0.8).min() < 0
 
 
 def test_a_recurrent_network_under_fast_dropout_is_one_of_weight_noise():
@@ -164,9 +164,9 @@ def test_the_first_step_over_all_masks_is_that_over_drawn_ones():
     model.rnn.get_parameter("weight_ih_l0").data.normal_(0, 1)
     frame = torch.zeros(88)
     frame[[3, 40, 44]] = 1
-    exact, gaussian = truth.first_step(model, frame)
+    exact, gaussian = mask_accuracy.first_step(model, frame)
     with torch.no_grad():
-        drawn = truth.masked_steps(model, frame[None], 20_000)[1][:, 0].double()
+        drawn = mask_accuracy.masked_steps(model, frame[None], 20_000)[1][:, 0].double()
     error = (drawn - drawn.mean(0)).pow(2).std(0) / len(drawn) ** 0.5
     assert ((drawn.var(0) - exact.var).abs() < 4 * error).all()
     assert ((drawn.var(0) - gaussian.var).abs() > 4 * error).any()  # three notes are not Gaussian

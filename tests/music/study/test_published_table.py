@@ -1,10 +1,10 @@
 """The published table is made of results that the presets of this version gave."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+from docs.tables import music
 
 from fastdropout.music.data.canonical import CANONICAL
 from fastdropout.music.study import table
@@ -18,11 +18,8 @@ RESULTS = ROOT / "results" / "table"
 
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("_tables", ROOT / "docs" / "tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    return module
+    monkeypatch.setattr(music, "ROOT", tmp_path)
+    return music
 
 
 def result(model, candidate, seed, valid, test):

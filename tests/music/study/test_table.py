@@ -312,5 +312,5 @@ def test_one_failure_does_not_stop_the_others(small, tmp_path):
 
 
 def test_a_full_disk_stops_all(small, tmp_path):
-    with pytest.raises(RunError, match="no luck; when this is mended, the same command goes on"):
+    with pytest.raises(RunError, match="no luck; fix this and run the same command again to continue"):
         make(["plain"], tmp_path, executor=Failing("halted"))

@@ -27,7 +27,8 @@ def test_preset_paper_is_the_papers_table(corpus):
     config = make_config({"corpus": corpus}, preset_name="paper")
     assert tuple(getattr(config, name) for name in COLUMNS.split()) == PAPER[corpus]
     assert (config.spectral_radius, config.output_bias, config.clip) == (1.2, -0.8, 225)
-    assert (config.rule, config.averaging, config.schedule, config.noise_hidden) == ("paper", 0, "none", 0)
+    assert (config.rule, config.output_rule) == ("paper", "paper")
+    assert (config.averaging, config.schedule, config.noise_hidden) == (0, "none", 0)
 
 
 def test_bach_takes_the_column_of_jsb():

@@ -10,7 +10,7 @@ from fastdropout.moments import Moments
 from fastdropout.music.data.batches import whole_pieces
 from fastdropout.music.data.memory import Memory, width
 from fastdropout.music.training import (
-    Committee,
+    Ensemble,
     NoteRNN,
     evaluate,
     fit,
@@ -20,8 +20,8 @@ from fastdropout.music.training import (
     new_state,
     prepare,
 )
+from fastdropout.music.training.build import build_model
 from fastdropout.music.training.evaluation import expected_frames
-from fastdropout.music.training.model import build_model
 from fastdropout.music.training.outputs import NADE, Gaussian, IndependentNotes, Prediction
 from fastdropout.music.training.published import save_model
 
@@ -99,15 +99,15 @@ def test_drawn_chords_are_distributed_as_scored():
 
 def test_members_with_a_nade_predict_together(network):
     torch.manual_seed(1)
-    committee = Committee(2, lambda: NoteRNN(F, 7, output=nade(), **DROPS))
+    ensemble = Ensemble(2, lambda: NoteRNN(F, 7, output=nade(), **DROPS))
     inputs, frames = frames_of(5, 2), frames_of(5, 2)
-    alone = [part(inputs)[0] for part in committee.parts]
+    alone = [part(inputs)[0] for part in ensemble.parts]
     each = [prediction.parameters(frames) for prediction in alone]
-    together = committee.eval()(inputs)[0]
+    together = ensemble.eval()(inputs)[0]
     torch.testing.assert_close(
         together.parameters(frames).mean, (each[0].mean + each[1].mean) / 2, rtol=1e-5, atol=1e-6
     )
-    apart = committee.train()(inputs)[0].nll(frames, mask=torch.ones(5, 2, dtype=torch.bool))
+    apart = ensemble.train()(inputs)[0].nll(frames, mask=torch.ones(5, 2, dtype=torch.bool))
     assert apart.shape == (2, 10)
     torch.testing.assert_close(apart[1], alone[1].nll(frames).flatten())
 
@@ -289,6 +289,12 @@ def test_the_papers_sigmoid_at_the_output(kind):
     assert float(total / count) == pytest.approx(float(p.mean()), rel=1e-5)
     ours = build_model(make_config({"hidden": 8, "nu": 3, **options}), 6).output
     assert (ours.nll(logits, frames) - nll).abs().max() > 0.01
+
+
+def test_preset_paper_has_the_papers_sigmoid():
+    small = {"hidden": 8, "nu": 3, "corpus": "jsb-chorales"}
+    assert build_model(make_config(small, preset_name="paper"), 6).output.output_rule == "paper"
+    assert build_model(make_config(small | {"drop": 0}, preset_name="paper"), 6).output.output_rule == "fast"
 
 
 @pytest.mark.parametrize("more", [{"method": "mask"}, {"loss": "expected"}, {"output": "gaussian"}])

@@ -90,7 +90,7 @@ def test_the_last_two_are_kept(half):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_last_is_replaced_by_the_one_before(half, whole, corpus, damage):
     damage(half.path / "last.safetensors")
-    with pytest.warns(RuntimeWarning, match="goes on from the checkpoint previous, after epoch 2") as caught:
+    with pytest.warns(RuntimeWarning, match="resumes from the checkpoint previous, after epoch 2") as caught:
         run = resume(half.path, corpus=corpus)
     assert len(caught) == 1
     assert equal(run, whole)
@@ -103,7 +103,7 @@ def test_a_damaged_last_is_replaced_by_the_one_before(half, whole, corpus, damag
 def test_a_damaged_previous_too(half, whole, corpus):
     truncated(half.path / "last.safetensors")
     flipped(half.path / "previous.safetensors")
-    with pytest.warns(RuntimeWarning, match="goes on from the checkpoint best"):
+    with pytest.warns(RuntimeWarning, match="resumes from the checkpoint best"):
         run = resume(half.path, corpus=corpus)
     assert equal(run, whole)
 
@@ -113,7 +113,9 @@ def test_never_anew_in_silence(half, corpus, damage):
     for which in CHECKPOINTS:
         damage(half.path / f"{which}.safetensors")
     before = (half.path / "metrics.jsonl").read_bytes()
-    with pytest.raises(RunError, match="no other to go on from; train anew: fastdropout train --config"):
+    with pytest.raises(
+        RunError, match="no other to resume from; start a new run: fastdropout train --config"
+    ):
         resume(half.path, corpus=corpus)
     assert (half.path / "metrics.jsonl").read_bytes() == before
 

@@ -57,6 +57,19 @@ def test_the_resolved_config_reruns_the_run(config, corpus, tmp_path):
         assert torch.equal(a, b)
 
 
+def test_a_training_leaves_the_threads_as_they_were(config, corpus, tmp_path):
+    torch.set_num_threads(1)
+    seen = set()
+    train(
+        config(threads=2, epochs=1),
+        corpus=corpus,
+        out=tmp_path / "a",
+        watch=lambda _: seen.add(torch.get_num_threads()),
+    )
+    assert seen == {2}
+    assert torch.get_num_threads() == 1
+
+
 @pytest.mark.parametrize("after", [1, 4, 6])
 def test_stopped_and_resumed_equals_uninterrupted(config, corpus, tmp_path, after):
     whole = train(config(), corpus=corpus, out=tmp_path / "whole")
@@ -102,7 +115,7 @@ def test_a_run_that_goes_on_with_another_kernel_says_so(config, corpus, tmp_path
     assert run.about.versions["kernel"] == compiler.status()
     run = resume(run, corpus=corpus, stop=stopping(2))
     pretend(not built_first)
-    with pytest.warns(RuntimeWarning, match="it will not equal an uninterrupted one bit for bit") as caught:
+    with pytest.warns(RuntimeWarning, match="it will not be bit-identical to an uninterrupted one") as caught:
         resume(run, corpus=corpus)
     assert len(caught) == 1
 

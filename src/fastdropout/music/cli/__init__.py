@@ -27,19 +27,22 @@ _HELP = """Deterministic dropout for recurrent networks: the paper's music exper
 """
 _COMMANDS = {
     "train": ("train:train", "Train a network on a corpus, MIDI files or any sequences, and write a report."),
-    "resume": ("train:resume", "Go on with an interrupted run, bit for bit."),
+    "resume": ("train:resume", "Resume an interrupted run, bit-identical to an uninterrupted one."),
     "evaluate": (
-        "after:evaluate",
-        "Score a run's network on a split: nats per frame, by piece, and calibration.",
+        "evaluate:evaluate",
+        "Score a network on a split: nats per frame, by piece, calibration.",
     ),
-    "listen": ("playing:listen", "Write a page that plays what a network makes, and a test piece."),
-    "generate": ("playing:generate", "Draw a piece of music from a run's network: .mid, .wav and a picture."),
-    "report": ("after:report", "Write the report of a run, one page of HTML."),
-    "compare": ("after:compare", "Set several runs side by side."),
+    "listen": ("listen:listen", "Write a page that plays what a network makes, and a test piece."),
+    "generate": (
+        "generate:generate",
+        "Sample a piece of music from a network: .mid, .wav and a picture.",
+    ),
+    "report": ("report:report", "Write the report of a run, one page of HTML."),
+    "compare": ("compare:compare", "Compare several runs in one table."),
     "search": ("search:search", "Search for a configuration in the paper's table of choices, or in ours."),
     "figures": ("figures:figures", "Measure and draw the figures of the paper's analysis."),
-    "reproduce": ("reproduce:reproduce", "Train the models of the paper's Table 1, beside its figures."),
-    "data": ("corpora:app", "List the corpora with statistics, or get one."),
+    "reproduce": ("reproduce:reproduce", "Train the models of the paper's Table 1, and compare."),
+    "data": ("corpora:app", "List the corpora with statistics, or download one."),
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from fastdropout.errors import RunError
 
@@ -13,7 +15,17 @@ if TYPE_CHECKING:
     from fastdropout.music.training.network import Network
 
 Split = Literal["train", "valid", "test"]
-Which = Literal["best", "last"]
+Which = Annotated[Literal["best", "last"], Parameter(help="the checkpoint")]
+RunFolder = Annotated[Path | None, Parameter(help="the run folder")]
+ModelName = Annotated[
+    str | None, Parameter(help="instead of a run, the name of a published model, such as jsb-chorales")
+]
+DataFolder = Annotated[
+    Path | None,
+    Parameter(help="folder of the canonical data sets [$FASTDROPOUT_DATA, or as in the run]"),
+]
+Seed = Annotated[int, Parameter(help="of the draws")]
+Tempo = Annotated[float, Parameter(help="quarter notes per minute")]
 
 
 def chosen_network(
@@ -45,3 +57,9 @@ def read_corpus(config: Config) -> Corpus:
 
     with counting(f"reading {config.corpus}") as count:
         return load_corpus(config, count)
+
+
+def check_tempo(tempo: float) -> None:
+    """Raise RunError for a tempo that no player has."""
+    if not 1 <= tempo <= 1000:
+        raise RunError(f"tempo must lie in 1..1000 quarters a minute, got {tempo:g}")

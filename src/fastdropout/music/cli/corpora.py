@@ -1,4 +1,4 @@
-"""`data`: what corpora there are, and getting one."""
+"""`data`: the corpora, and downloading one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastdropout.music.cli import OK
 
 app = App(
     name="data",
-    help="List the corpora with statistics, or get one.",
+    help="List the corpora with statistics, or download one.",
     help_format="plaintext",
     version_flags=[],
 )
@@ -54,16 +54,16 @@ def list_corpora(*, data: Path | None = None) -> int:
 
 @app.command
 def get(name: str, /, *, data: Path | None = None, url: str | None = None) -> int:
-    """Get the public file of a data set, going on where it stopped.
+    """Download the public file of a data set; an interrupted download is resumed.
 
     Parameters
     ----------
     name
         piano-midi, nottingham, musedata or jsb-chorales
     data
-        folder to put it into [$FASTDROPOUT_DATA]
+        folder to store it in [$FASTDROPOUT_DATA]
     url
-        another place to get it from; the hash must be the same
+        another address; the file must have the same hash
     """
     from fastdropout.music.cli.screen import console, counting
     from fastdropout.music.data.canonical import VARIABLE, data_folder

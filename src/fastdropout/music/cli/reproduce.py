@@ -33,9 +33,9 @@ def reproduce(
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
     results: Path | None = None,
 ) -> int:
-    """Train the models of the paper's Table 1, and set them beside its figures.
+    """Train the models of the paper's Table 1, and compare with its figures.
 
-    Called again it goes on where it was stopped; what is finished is not trained again. Of a model's settings
+    Run again, it resumes where it was stopped; finished models are not trained again. Of a model's settings
     the one with the lowest valid NLL counts.
 
     Parameters
@@ -53,19 +53,19 @@ def reproduce(
     settings
         of models that are compared with ours, from which valid chooses: 1 to 3 [3]
     quick
-        a small version in minutes, on jsb-chorales or else bach: few units and epochs, one setting a model
+        a small version in minutes, on jsb-chorales or else bach: few units and epochs, one setting per model
     budget
         multiplies the epochs
     executor
         process (several trainings at a time), serial, or ray (the cluster of this machine)
     workers
-        trainings at a time [one a core]
+        trainings at a time [one per core]
     data
         folder of the canonical data sets [$FASTDROPOUT_DATA]
     out
         where the run folders are [runs/table, runs/quick]
     results
-        where CORPUS.json is written, one line per run [as out]
+        folder for CORPUS.json, one line per run [as out]
     """
     from fastdropout.music.cli.screen import console
     from fastdropout.music.cli.train import ctrl_c
@@ -116,7 +116,7 @@ def reproduce(
         console.print(f"{' '.join(map(str, key))}: {why}")
     console.print(f"results {results}")
     if stop():
-        console.print("stopped; the same command goes on")
+        console.print("stopped; run the same command again to continue")
         return INTERRUPTED
     return 1 if board.failed else OK
 
@@ -176,7 +176,7 @@ class _Screen:
             self.live.stop()
 
     def table(self) -> Table:
-        """The cells, and the time left if trainings go on as fast as so far."""
+        """The cells, and the time left at the speed up to now."""
         (ended, done), total = progress(self.board), len(self.board.cells)
         left = self.clock.left(done, total) if total else "?"  # Nothing is planned yet.
         table = _cells(self.board)

@@ -19,8 +19,8 @@ from fastdropout.music.cli.flags import given_options, with_options
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fastdropout.music.study.search.driver import Search, Trial
     from fastdropout.music.study.search.folder import SearchFolder
+    from fastdropout.music.study.search.loop import Search, Trial
 
 NOTHING_FINISHED = 1
 
@@ -49,35 +49,35 @@ def search(
     """Search for a configuration: draw trials, train each, and report on the one with the lowest valid.
 
     An option given by its flag below is not drawn. Draws depend on --seed and the number of the trial alone.
-    Ctrl-C saves; --resume goes on.
+    Ctrl-C saves; --resume continues.
 
     Parameters
     ----------
     corpus
         bach, piano-midi, nottingham, musedata, jsb-chorales, or a folder of MIDI files [bach]
     trials
-        how many [32]; with --resume, to how many the search is extended
+        number of trials [32]; with --resume, the new total
     space
         paper (exactly its table of hyperparameters), wide (ours) or structured (deep networks, gates, NADE,
         a memory of the piece; fix output or memory to stay within a class) [paper]
     sampler
-        random or tpe, which looks at the trials before [random]
+        random, or tpe, which learns from earlier trials [random]
     prune
         stop weak trials early, by successive halving
     executor
-        process (one single-threaded worker a core), serial, or ray [process]
+        process (one single-threaded worker per core), serial, or ray [process]
     workers
-        trials at a time [one a core]
+        trials at a time [one per core]
     ray
         address of a Ray cluster, or auto; its nodes share the search folder
     ray_cpus
-        cores a trial asks Ray for
+        cores per trial
     ray_gpus
-        GPUs a trial asks Ray for
+        GPUs per trial
     storage
         URL of a database for the study, such as postgresql+psycopg://user@host/name [study.db]
     study
-        name of the study in that database; drivers that give the same share its trials
+        name of the study in that database; commands with the same name share its trials
     resume
         resume the search in this folder
     out
@@ -104,9 +104,9 @@ def search(
 
     from fastdropout.music.cli.screen import console
     from fastdropout.music.cli.train import ctrl_c
-    from fastdropout.music.study.search.driver import Search
     from fastdropout.music.study.search.executors import make_executor
     from fastdropout.music.study.search.folder import SearchFolder
+    from fastdropout.music.study.search.loop import Search
 
     with (
         ctrl_c() as stop,
@@ -142,8 +142,8 @@ def _new(
 
     from fastdropout.music.cli.screen import counting
     from fastdropout.music.data.corpora import NAMES, absolute
-    from fastdropout.music.study.search.driver import check
     from fastdropout.music.study.search.folder import Settings, create_folder, without_password
+    from fastdropout.music.study.search.loop import check
     from fastdropout.music.study.search.space import SPACES, draw, trial_config
     from fastdropout.music.training.state import load_corpus
 

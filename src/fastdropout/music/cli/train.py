@@ -14,10 +14,11 @@ from cyclopts import Parameter
 from fastdropout.errors import FastdropoutError, RunError
 from fastdropout.music.cli import INTERRUPTED, OK
 from fastdropout.music.cli.flags import given_options, with_options
-from fastdropout.music.training.options import NO_MORE_NOISE, from_text, make_config, read_toml
+from fastdropout.music.training.options import from_text, make_config, read_toml, with_drop
 
 if TYPE_CHECKING:
     from fastdropout.music.cli.screen import TrainingScreen
+    from fastdropout.music.data.rolls import Corpus
     from fastdropout.music.training.run import Run
 
 DIVERGED = 1
@@ -38,7 +39,7 @@ def train(
 ) -> int:
     """Train a network on a corpus, a folder of MIDI files or any sequences, and write a report.
 
-    A preset is overridden by a configuration file, and that by flags. Ctrl-C saves; `resume` goes on.
+    A preset is overridden by a configuration file, and that by flags. Ctrl-C saves; `resume` continues.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ def train(
         bach, piano-midi, nottingham, musedata, jsb-chorales, a folder of MIDI files, or sequences of zeros
         and ones or real values, steps x features: a .npz, .npy or .csv file or a folder of such [bach]
     preset
-        default, paper (its table of chosen hyperparameters), best (ours, so far), or of another class of
+        default, paper (its table of chosen hyperparameters), best (ours), or of another class of
         network: deep, gru, lstm, memory, nade, nade-memory
     config
         a TOML file of options, such as the config.toml of a run
@@ -60,12 +61,8 @@ def train(
         also write TensorBoard events into the run folder
     """
     options = read_toml(config) if config is not None else {}
-    if drop is not None:  # Over the file's, which would be named as given twice.
-        for name in ("drop", "drop_input", "drop_hidden", "drop_output"):
-            options.pop(name, None)
-        options["drop"] = from_text("drop", drop)
-        if options["drop"] == 0:
-            options = {name: options[name] for name in options if name not in NO_MORE_NOISE}
+    if drop is not None:
+        options = with_drop(options, from_text("drop", drop))
     if corpus is not None:
         options["corpus"] = corpus
     options |= given_options(flags)
@@ -73,7 +70,7 @@ def train(
     settled = make_config(options, preset_name=preset, what=what)
 
     from fastdropout.music.cli.screen import TrainingScreen, console, counting
-    from fastdropout.music.training.driver import train as train_run
+    from fastdropout.music.training.runner import train as train_run
     from fastdropout.music.training.state import load_corpus
 
     with counting(f"reading {settled.corpus}") as count:
@@ -100,11 +97,11 @@ def train(
             began=began,
         )
 
-    return _follow(work, TrainingScreen(settled.epochs), places)
+    return _follow(work, TrainingScreen(settled.epochs), places, pieces)
 
 
 def resume(run: Path, /, *, tensorboard: bool = False) -> int:
-    """Go on with an interrupted run, bit for bit.
+    """Resume an interrupted run, bit-identical to an uninterrupted one.
 
     Parameters
     ----------
@@ -114,8 +111,8 @@ def resume(run: Path, /, *, tensorboard: bool = False) -> int:
         also write TensorBoard events into the run folder
     """
     from fastdropout.music.cli.screen import TrainingScreen, console, counting
-    from fastdropout.music.training.driver import resume as resume_run
     from fastdropout.music.training.run import Run
+    from fastdropout.music.training.runner import resume as resume_run
     from fastdropout.music.training.state import load_corpus
 
     folder = Run(run)
@@ -129,10 +126,10 @@ def resume(run: Path, /, *, tensorboard: bool = False) -> int:
     def work(screen: TrainingScreen, stop: Callable[[], bool]) -> Run:
         return resume_run(folder, corpus=pieces, watch=screen, stop=stop, tensorboard=tensorboard)
 
-    return _follow(work, TrainingScreen(settled.epochs), [run])
+    return _follow(work, TrainingScreen(settled.epochs), [run], pieces)
 
 
-def _follow(work: Any, screen: TrainingScreen, places: list[Path]) -> int:
+def _follow(work: Any, screen: TrainingScreen, places: list[Path], corpus: Corpus) -> int:
     """Train under a progress bar, with Ctrl-C meaning: save after this update."""
     from fastdropout.music.cli.screen import console
 
@@ -149,10 +146,10 @@ def _follow(work: Any, screen: TrainingScreen, places: list[Path]) -> int:
     if not run.finished:
         console.print(f"saved; resume with: fastdropout resume {run.path}")
         return INTERRUPTED
-    return _finish(run)
+    return _finish(run, corpus)
 
 
-def _finish(run: Run) -> int:
+def _finish(run: Run, corpus: Corpus | None = None) -> int:
     """Write the report and say what came out."""
     from fastdropout.music.cli.screen import console
     from fastdropout.music.study.report import write_report
@@ -163,7 +160,7 @@ def _finish(run: Run) -> int:
         console.print(f"the training diverged in epoch {result.epochs}: try a lower lr{kept}")
     if result.test is None:
         return DIVERGED
-    page = write_report(run)
+    page = write_report(run, corpus=corpus)
     console.print(f"test NLL {result.test.nll_per_step:.3f} nats per frame (epoch {result.best_epoch})")
     console.print(f"report {page}")
     return DIVERGED if result.diverged else OK

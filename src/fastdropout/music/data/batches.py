@@ -128,9 +128,7 @@ def chunks(
     return Chunks(frames, scored, numbers, carry, kept)
 
 
-def batches(
-    cut: Chunks, batch_size: int, generator: np.random.Generator | torch.Generator | None = None
-) -> Iterator[Batch]:
+def batches(cut: Chunks, batch_size: int, generator: np.random.Generator | None = None) -> Iterator[Batch]:
     """One epoch over the chunks, shuffled by `generator`, in order if it is None.
 
     With `carry` whole pieces are shuffled and dealt to `batch_size` rows of nearly equal length, each of
@@ -255,20 +253,12 @@ def _tensors(
     return Batch(inputs, real[1:], mask, torch.from_numpy(fresh.copy()), pieces)
 
 
-def _permutation(
-    count: int, generator: np.random.Generator | torch.Generator | None
-) -> npt.NDArray[np.int64]:
-    if generator is None:
-        return np.arange(count)
-    if isinstance(generator, np.random.Generator):
-        return generator.permutation(count)
-    import torch
-
-    return torch.randperm(count, generator=generator).numpy()
+def _permutation(count: int, generator: np.random.Generator | None) -> npt.NDArray[np.int64]:
+    return np.arange(count) if generator is None else generator.permutation(count)
 
 
 def _deal(
-    pieces: npt.NDArray[np.int64], rows: int, generator: np.random.Generator | torch.Generator | None
+    pieces: npt.NDArray[np.int64], rows: int, generator: np.random.Generator | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Deal whole pieces to rows: chunk numbers `[rows, columns]`, -1 for padding, and where pieces begin."""
     _, first, count = np.unique(pieces, return_index=True, return_counts=True)

@@ -64,7 +64,7 @@ def fetch(
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise DataError(
-            f"{url}: could not be fetched to {target} ({reason}); run it again to go on"
+            f"{url}: could not be fetched to {target} ({reason}); run it again to resume"
         ) from error
     return target
 

@@ -1,4 +1,4 @@
-"""Several runs side by side: a table, and a page."""
+"""Several runs compared: a table, and a page."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def compare(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Line]:
 
 
 def comparison_html(runs: Sequence[Run | str | os.PathLike[str]]) -> str:
-    """Several runs side by side as a page of HTML."""
+    """Several runs compared, as a page of HTML."""
     lines = compare(runs)
     groups: dict[str, list[tuple[int, Line]]] = {}
     for number, line in enumerate(lines, 1):

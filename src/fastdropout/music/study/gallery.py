@@ -118,16 +118,23 @@ class Exhibit:
 
 def exhibits() -> tuple[Exhibit, ...]:
     """All figures, in the order of the paper."""
-    from fastdropout.music.study import attractor, decays, fields, radii, relations, truth
+    from fastdropout.music.study import (
+        adaptive_decay,
+        attractor,
+        loss_fields,
+        mask_accuracy,
+        radii,
+        weight_noise_equivalence,
+    )
 
     return (
-        fields.EXHIBIT,
+        loss_fields.EXHIBIT,
         radii.EXHIBIT,
-        decays.EXHIBIT,
+        adaptive_decay.EXHIBIT,
         attractor.EXHIBIT,
-        relations.EXHIBIT,
-        truth.MOMENTS,
-        truth.OVER_TIME,
+        weight_noise_equivalence.EXHIBIT,
+        mask_accuracy.MOMENTS,
+        mask_accuracy.OVER_TIME,
     )
 
 

@@ -1,4 +1,4 @@
-"""Making the table: each cell an ordinary run folder, gone on with where it stopped, never made twice."""
+"""Making the table: each cell an ordinary run folder, resumed where it stopped, never trained twice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reproduce(
 ) -> Iterator[Board]:
     """Train what is missing, yielding about every second; the caller shows it and closes the executor.
 
-    Leaving at any time loses nothing: the next call goes on in the same folders.
+    Leaving at any time loses nothing: the next call resumes in the same folders.
     """
     board = Board()
     threads = 1 if executor.slots > 1 else 0
@@ -70,7 +70,7 @@ def reproduce(
             if outcome.state in ("finished", "diverged"):
                 board.results[key] = result_of(cells[key], Run(board.folders[key]))
             elif outcome.state == "halted":
-                raise RunError(f"{outcome.reason}; when this is mended, the same command goes on")
+                raise RunError(f"{outcome.reason}; fix this and run the same command again to continue")
             elif outcome.state == "failed":
                 board.failed[key] = outcome.reason
     yield board

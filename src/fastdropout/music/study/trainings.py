@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from fastdropout.music.training.config import Config
@@ -80,26 +79,23 @@ def snapshot_epochs(epochs: int) -> list[int]:
 
 def _follow(training: Training, tell: Callable[[float], None]) -> None:
     config = training.config
-    threads, wanted = torch.get_num_threads(), snapshot_epochs(config.epochs)
+    wanted = snapshot_epochs(config.epochs)
     state = new_state(config, training.data)
     training.model = state.model
     keep = training.kind == "fast dropout" and training.seed == 0
-    try:
-        for step in fit(state, training.data):
-            record = step.record
-            if record is None:
-                continue
-            tell(record.epoch / config.epochs)
-            for values, value in (
-                (training.train, record.train_nll_per_step),
-                (training.valid, record.valid_nll_per_step),
-                (training.radius, record.spectral_radius),
-                (training.variance_radius, record.variance_radius),
-            ):
-                values.append(float("nan") if value is None else value)
-            if keep and record.epoch in wanted:
-                training.snapshots[record.epoch] = {
-                    n: w.detach().clone() for n, w in state.model.state_dict().items()
-                }
-    finally:
-        torch.set_num_threads(threads)
+    for step in fit(state, training.data):
+        record = step.record
+        if record is None:
+            continue
+        tell(record.epoch / config.epochs)
+        for values, value in (
+            (training.train, record.train_nll_per_step),
+            (training.valid, record.valid_nll_per_step),
+            (training.radius, record.spectral_radius),
+            (training.variance_radius, record.variance_radius),
+        ):
+            values.append(float("nan") if value is None else value)
+        if keep and record.epoch in wanted:
+            training.snapshots[record.epoch] = {
+                n: w.detach().clone() for n, w in state.model.state_dict().items()
+            }

@@ -12,15 +12,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fastdropout.renaming import renamed
+
 if TYPE_CHECKING:
     from fastdropout.music.training.checkpoint import Checkpoint as Checkpoint
     from fastdropout.music.training.checkpoint import load_checkpoint as load_checkpoint
     from fastdropout.music.training.checkpoint import save_checkpoint as save_checkpoint
     from fastdropout.music.training.config import Config as Config
-    from fastdropout.music.training.driver import evaluate_model as evaluate_model
-    from fastdropout.music.training.driver import evaluate_run as evaluate_run
-    from fastdropout.music.training.driver import resume as resume
-    from fastdropout.music.training.driver import train as train
     from fastdropout.music.training.evaluation import Calibration as Calibration
     from fastdropout.music.training.evaluation import Evaluation as Evaluation
     from fastdropout.music.training.evaluation import evaluate as evaluate
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from fastdropout.music.training.fitting import Record as Record
     from fastdropout.music.training.fitting import fit as fit
     from fastdropout.music.training.generation import generate as generate
-    from fastdropout.music.training.network import Committee as Committee
+    from fastdropout.music.training.network import Ensemble as Ensemble
     from fastdropout.music.training.network import Network as Network
     from fastdropout.music.training.network import NoteRNN as NoteRNN
     from fastdropout.music.training.options import make_config as make_config
@@ -38,6 +36,10 @@ if TYPE_CHECKING:
     from fastdropout.music.training.published import load_model as load_model
     from fastdropout.music.training.published import published_models as published_models
     from fastdropout.music.training.run import Run as Run
+    from fastdropout.music.training.runner import evaluate_model as evaluate_model
+    from fastdropout.music.training.runner import evaluate_run as evaluate_run
+    from fastdropout.music.training.runner import resume as resume
+    from fastdropout.music.training.runner import train as train
     from fastdropout.music.training.state import Data as Data
     from fastdropout.music.training.state import State as State
     from fastdropout.music.training.state import load_corpus as load_corpus
@@ -50,18 +52,21 @@ _HOMES = {
     "evaluation": ("Calibration", "Evaluation", "evaluate"),
     "fitting": ("Progress", "Record", "fit"),
     "generation": ("generate",),
-    "network": ("Committee", "Network", "NoteRNN"),
+    "network": ("Ensemble", "Network", "NoteRNN"),
     "options": ("make_config", "read_config", "to_toml"),
     "published": ("Published", "load_model", "published_models"),
     "run": ("Run",),
     "state": ("Data", "State", "load_corpus", "new_state", "prepare"),
-    "driver": ("evaluate_model", "evaluate_run", "resume", "train"),
+    "runner": ("evaluate_model", "evaluate_run", "resume", "train"),
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_NAMES)
 
 
+_old = renamed(__name__, {"Committee": "Ensemble"})
+
+
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _old(name)
     return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)

@@ -28,38 +28,46 @@ class Config(BaseModel):
     # data
     corpus: str = Field("bach", min_length=1, description="name of a corpus, or a path")
     data: str | None = Field(None, description="folder of the canonical data sets [$FASTDROPOUT_DATA]")
-    steps_per_quarter: int | None = Field(None, ge=1, le=48, description="frames a quarter of MIDI files [2]")
+    steps_per_quarter: int | None = Field(
+        None, ge=1, le=48, description="frames per quarter note of MIDI files [2]"
+    )
     pieces: int = Field(0, ge=0, description="use only the first pieces of each split; 0 for all")
-    chunk: int = Field(100, ge=2, le=100_000, description="frames of a chunk")
+    chunk: int = Field(100, ge=2, le=100_000, description="frames per chunk")
     pad: Literal["front", "end"] = Field(
         "front", description="where short chunks get zeros; the paper: front"
     )
     carry: bool = Field(False, description="carry the state from chunk to chunk (truncated BPTT)")
     score_first: bool = Field(False, description="score the first frame of a piece too")
-    batch: int = Field(16, ge=1, le=65_536, description="chunks of a batch")
-    transpose: int = Field(5, ge=0, le=12, description="shift training pieces by up to so many semitones")
+    batch: int = Field(16, ge=1, le=65_536, description="chunks per batch")
+    transpose: int = Field(
+        5, ge=0, le=12, description="largest random shift of a training piece, in semitones"
+    )
     valid: Literal["chunks", "whole"] = Field("chunks", description="validate on chunks or on whole pieces")
 
     # network
-    hidden: int = Field(200, ge=1, le=8192, description="hidden units of a layer")
-    layers: int = Field(1, ge=1, le=16, description="recurrent layers, one above the other")
-    cell: Literal["tanh", "relu", "lstm", "gru"] = Field("tanh", description="of the recurrent layers")
+    hidden: int = Field(200, ge=1, le=8192, description="hidden units per layer")
+    layers: int = Field(1, ge=1, le=16, description="stacked recurrent layers")
+    cell: Literal["tanh", "relu", "lstm", "gru"] = Field("tanh", description="cell of the recurrent layers")
     members: int = Field(
-        1, ge=1, le=64, description="networks of an ensemble, which share out the hidden units"
+        1, ge=1, le=64, description="networks in an ensemble; each has hidden / members units"
     )
-    skip: bool = Field(False, description="a linear path from the inputs to the output besides")
-    memory: bool = Field(False, description="also read what followed the last frames earlier in the piece")
+    skip: bool = Field(False, description="add a linear path from the inputs to the output")
+    memory: bool = Field(
+        False, description="also read what followed the last frames when they occurred earlier in the piece"
+    )
     drop_input: Drop = Field(0.2, description="drop probability of the inputs")
-    drop_memory: Drop = Field(0.0, description="drop probability of what the memory says")
-    drop_hidden: Drop = Field(0.5, description="drop probability from hidden to hidden")
-    drop_between: Drop = Field(0.0, description="drop probability from layer to layer")
+    drop_memory: Drop = Field(0.0, description="drop probability of the memory's inputs")
+    drop_hidden: Drop = Field(0.5, description="drop probability on the recurrent connection")
+    drop_between: Drop = Field(0.0, description="drop probability between layers")
     drop_output: Drop = Field(0.5, description="drop probability from hidden to output")
-    propagate_output: bool = Field(True, description="fast dropout for the final layer")
+    propagate_output: bool = Field(True, description="fast dropout for the final layer too")
     noise_hidden: float = Field(0.3, ge=0, le=1e6, description="variance added to every hidden unit")
     weight_noise: bool = Field(False, description="adaptive weight noise on all weights")
-    weight_std: float | None = Field(None, gt=0, le=1e3, description="first std of noisy weights [.075]")
+    weight_std: float | None = Field(None, gt=0, le=1e3, description="initial std of noisy weights [.075]")
     rule: Literal["fast", "accurate", "paper"] = Field("fast", description="how tanh is integrated")
-    method: Literal["moments", "gaussian", "mask"] = Field("moments", description="integrate or draw noise")
+    method: Literal["moments", "gaussian", "mask"] = Field(
+        "moments", description="moments integrates the noise, gaussian and mask sample it"
+    )
 
     # output
     output: Literal["notes", "nade", "gaussian"] | None = Field(
@@ -71,33 +79,53 @@ class Config(BaseModel):
         "fast", description="how the sigmoid of the notes is integrated; the paper: paper"
     )
     nade_hidden: int | None = Field(None, ge=1, le=8192, description="hidden units of the NADE [200]")
-    nade_nonlinearity: Literal["tanh", "sigmoid"] | None = Field(None, description="of these units [tanh]")
-    drop_nade_input: Drop = Field(0.0, description="drop probability of notes on their way into the NADE")
+    nade_nonlinearity: Literal["tanh", "sigmoid"] | None = Field(
+        None, description="activation of these units [tanh]"
+    )
+    drop_nade_input: Drop = Field(0.0, description="drop probability of the NADE's inputs")
     drop_nade_hidden: Drop = Field(0.0, description="drop probability of the NADE's hidden units")
 
     # initial weights
-    init_var: float = Field(1e-4, ge=1e-20, le=1e6, description="sigma^2 of the recurrent and output weights")
-    init_var_input: float = Field(0.01, ge=0, le=1e6, description="sigma^2 of the input weights")
+    init_var: float = Field(
+        1e-4, ge=1e-20, le=1e6, description="variance of the recurrent and output weights"
+    )
+    init_var_input: float = Field(0.01, ge=0, le=1e6, description="variance of the input weights")
     output_bias: float | Literal["frequencies"] = Field(
         "frequencies", description="initial output bias (the paper's: -0.8), or from the notes' frequencies"
     )
-    spectral_radius: float = Field(1.2, gt=0, le=1e3, description="of the recurrent weights")
-    nu: int = Field(15, ge=0, description="recurrent connections into a unit; 0 for all")
+    spectral_radius: float = Field(1.2, gt=0, le=1e3, description="spectral radius of the recurrent weights")
+    nu: int = Field(
+        15, ge=0, description="fan-in: recurrent connections into a unit (the paper's nu); 0 for all"
+    )
 
     # training
-    loss: Literal["mean", "expected"] = Field("mean", description="-log E[p] (the paper's) or E[-log p]")
+    loss: Literal["mean", "expected"] = Field(
+        "mean",
+        description="of the mean prediction, -log E[p] (the paper's), or expected over the noise, E[-log p]",
+    )
     lr: float = Field(0.001, gt=0, le=1e3, description="learning rate")
-    momentum: float = Field(0.99, ge=0, lt=1, description="of RMSprop with look-ahead")
-    alpha: float = Field(0.8, ge=0, lt=1, description="decay of the squared gradient's average")
-    clip: float = Field(225.0, gt=0, le=1e12, description="threshold of the gradient's norm")
+    momentum: float = Field(0.99, ge=0, lt=1, description="momentum of RMSprop with look-ahead")
+    alpha: float = Field(
+        0.8, ge=0, lt=1, description="decay of RMSprop's running average of squared gradients"
+    )
+    clip: float = Field(225.0, gt=0, le=1e12, description="largest norm of the gradient")
     weight_decay: float = Field(0.0, ge=0, le=1e3, description="L2 penalty on the weights")
-    schedule: Literal["none", "cosine"] = Field("cosine", description="of the learning rate, over all epochs")
-    averaging: float = Field(0.99, ge=0, lt=1, description="decay of the averaged weights; 0 for none")
-    epochs: int = Field(70, ge=1, le=1_000_000, description="most passes over the training pieces")
-    patience: int = Field(0, ge=0, description="stop after so many epochs without a better valid; 0: never")
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="of weights, order and draws")
+    schedule: Literal["none", "cosine"] = Field("cosine", description="of the learning rate over all epochs")
+    averaging: float = Field(
+        0.99, ge=0, lt=1, description="decay of the exponential moving average of the weights; 0 for none"
+    )
+    epochs: int = Field(
+        70, ge=1, le=1_000_000, description="largest number of passes over the training pieces"
+    )
+    patience: int = Field(
+        0, ge=0, description="stop after this many epochs without a lower valid NLL; 0: never"
+    )
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of weights, order and sampling")
     threads: int = Field(
-        0, ge=0, le=1024, description="of torch; 0: one for a small network, else one a core, at most 4"
+        0,
+        ge=0,
+        le=1024,
+        description="threads of torch; 0: one for a small network, else one per core, at most 4",
     )
 
     @model_validator(mode="after")
@@ -158,14 +186,14 @@ _RULES: tuple[_Rule, ...] = (
     (
         ("rule", "method"),
         lambda rule, method: rule != "fast" and method == "mask",
-        "rule is not used by method mask, which integrates nothing: leave it out, got {rule}",
+        "rule is not used by method mask, which integrates nothing: set it to fast, got {rule}",
     ),
     (
         ("output_rule", "method", "loss", "output"),
         lambda rule, method, loss, output: (
             rule != "fast" and (method == "mask" or loss == "expected" or output == "gaussian")
         ),
-        "output_rule is for notes with the loss mean, integrated: leave it out with method mask, loss "
+        "output_rule is for notes with the loss mean, integrated: set it to fast with method mask, loss "
         "expected or output gaussian, got {output_rule}",
     ),
     (

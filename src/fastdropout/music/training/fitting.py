@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fastdropout.music.data.batches import Batch, batches, transposed
 from fastdropout.music.training import regulariser
+from fastdropout.music.training.build import torch_settings
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.evaluation import carried, mean_nll
-from fastdropout.music.training.model import usable_threads
 from fastdropout.music.training.records import Count, Number, Share
 from fastdropout.music.training.state import Data, State
 from fastdropout.nn import init, weight_noise_kl
@@ -75,9 +75,6 @@ def fit(state: State, data: Data) -> Iterator[Progress]:
     Whenever it yields, `state` is whole: save it, stop, or go on. A state that was saved and loaded goes on
     exactly as it would have, also from the middle of an epoch.
     """
-    # Variances become tiny, and processors are slow at denormal numbers.
-    torch.set_flush_denormal(True)
-    torch.set_num_threads(usable_threads(state.config))
     valid = data.valid_batches(state.config)
     few = regulariser.sample(data.train)
     while not state.finished:
@@ -87,13 +84,15 @@ def fit(state: State, data: Data) -> Iterator[Progress]:
             if number < done.update:
                 continue  # Done before the state was saved.
             begin = time.perf_counter()
-            _update(state, data, _transposed(batch, config, done.epoch))
+            with torch_settings(config):
+                _update(state, data, _transposed(batch, config, done.epoch))
             done.seconds += time.perf_counter() - begin
             if done.diverged:
                 break
             yield _progress(state, data)
         begin = time.perf_counter()
-        record = _end_epoch(state, valid, few, data.updates, begin)
+        with torch_settings(config):
+            record = _end_epoch(state, valid, few, data.updates, begin)
         yield _progress(state, data, record)
 
 

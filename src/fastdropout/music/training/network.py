@@ -1,4 +1,4 @@
-"""Recurrent networks that predict frames, from plain arguments, and several of them side by side."""
+"""Recurrent networks that predict frames, from plain arguments, and ensembles of them."""
 
 from __future__ import annotations
 
@@ -189,16 +189,16 @@ class NoteRNN(Network):
         return state[:depth].contiguous(), state[depth:].contiguous()
 
 
-class Committee(Network):
-    """One layer whose recurrent weights are block-diagonal: each block is a member, a `NoteRNN`.
+class Ensemble(Network):
+    """Several networks, each a `NoteRNN`, averaged: one layer with block-diagonal recurrent weights.
 
-    In training every member predicts for itself and learns as if it were alone. In evaluation they are one
-    network, with the average of their parameters (`outputs.base.average`).
+    In training every member predicts for itself and learns as if it were alone. In evaluation their logits
+    and variances are averaged (`outputs.base.average`).
 
     >>> import torch
-    >>> committee = Committee(3, lambda: NoteRNN(88, 50, drop_hidden=0.5))
+    >>> ensemble = Ensemble(3, lambda: NoteRNN(88, 50, drop_hidden=0.5))
     >>> frames = torch.zeros(7, 2, 88)
-    >>> committee(frames)[0].nll(frames).shape, committee.eval()(frames)[0].nll(frames).shape
+    >>> ensemble(frames)[0].nll(frames).shape, ensemble.eval()(frames)[0].nll(frames).shape
     (torch.Size([3, 7, 2]), torch.Size([7, 2]))
     """
 

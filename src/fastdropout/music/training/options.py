@@ -20,6 +20,8 @@ MAX_TOML = 1 << 20
 """Bytes of a configuration file."""
 
 OPTIONS: tuple[str, ...] = tuple(Config.model_fields)
+DROPS = ("drop_input", "drop_hidden", "drop_output")
+"""What `drop` sets."""
 NO_MORE_NOISE: dict[str, Any] = {
     "drop_memory": 0.0,
     "drop_between": 0.0,
@@ -68,6 +70,12 @@ def make_config(
     return config
 
 
+def with_drop(options: Mapping[str, Any], drop: Any) -> dict[str, Any]:
+    """The options of a file, with `drop` in place of the rates, and for 0 of all noise, that it sets."""
+    gone = {"drop", *DROPS, *(NO_MORE_NOISE if drop == 0 else ())}
+    return {**{name: value for name, value in options.items() if name not in gone}, "drop": drop}
+
+
 def from_text(name: str, text: str) -> Any:
     """The value of a flag: a number where the option is one, else the text, which validation then judges."""
     kinds = get_args(Config.model_fields[name].annotation) if name in OPTIONS else (float,)
@@ -110,13 +118,12 @@ def to_toml(config: Config) -> str:
 
 def _expand_drop(given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     drop = given.pop("drop")
-    names = ("drop_input", "drop_hidden", "drop_output")
-    twice = [name for name in names if name in given]
+    twice = [name for name in DROPS if name in given]
     if twice:
-        return given, [f"drop sets all three of {', '.join(names)}: give it or {', '.join(twice)}, not both"]
+        return given, [f"drop sets all three of {', '.join(DROPS)}: give it or {', '.join(twice)}, not both"]
     if drop == 0:
         given = {**NO_MORE_NOISE, **given}
-    return {**given, **dict.fromkeys(names, drop)}, []
+    return {**given, **dict.fromkeys(DROPS, drop)}, []
 
 
 def _describe(error: ValidationError, values: Mapping[str, Any]) -> list[str]:

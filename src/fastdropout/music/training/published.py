@@ -18,6 +18,7 @@ import torch
 
 from fastdropout.errors import ConfigError, RunError, is_out_of_memory, one_line
 from fastdropout.music.data.rolls import KEYS
+from fastdropout.music.training.build import build_model
 from fastdropout.music.training.checkpoint import (
     check_finite,
     checked_features,
@@ -26,7 +27,6 @@ from fastdropout.music.training.checkpoint import (
     write_tensors,
 )
 from fastdropout.music.training.config import Config
-from fastdropout.music.training.model import build_model
 from fastdropout.music.training.network import Network
 from fastdropout.music.training.options import make_config
 

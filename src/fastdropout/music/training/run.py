@@ -123,7 +123,7 @@ class Run:
             if faults:
                 done = found.state.counters
                 warnings.warn(
-                    f"{faults[0]}; goes on from the checkpoint {which}, after epoch {done.epoch} "
+                    f"{faults[0]}; resumes from the checkpoint {which}, after epoch {done.epoch} "
                     f"and {done.updates} updates",
                     RuntimeWarning,
                     stacklevel=2,
@@ -131,8 +131,8 @@ class Run:
             return which, found
         if any(map(self.has, CHECKPOINTS)) or self.metrics:
             raise RunError(
-                f"{faults[0]}, and there is no other to go on from; "
-                f"train anew: fastdropout train --config {self.path / 'config.toml'}"
+                f"{faults[0]}, and there is no other to resume from; "
+                f"start a new run: fastdropout train --config {self.path / 'config.toml'}"
             )
         return None
 

@@ -14,8 +14,8 @@ from fastdropout.moments import Moments
 from fastdropout.music.data.batches import Batch, Chunks, batches, chunks, count_batches, whole_pieces
 from fastdropout.music.data.corpora import load
 from fastdropout.music.data.rolls import SPLITS, Corpus, Piece
+from fastdropout.music.training.build import build_model, build_optimiser, default_threads, initialise_model
 from fastdropout.music.training.config import Config
-from fastdropout.music.training.model import build_model, build_optimiser, default_threads, initialise_model
 from fastdropout.music.training.network import Network
 from fastdropout.optim import RMSprop
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fastdropout.music.study.search.driver import Search
 from fastdropout.music.study.search.folder import SearchFolder
+from fastdropout.music.study.search.loop import Search
 from fastdropout.music.training import Run
 
 HERE = Path(__file__).parent

@@ -182,7 +182,7 @@ def test_the_live_table_keeps_its_narrow_columns(width, tmp_path):
     from rich.console import Console
 
     from fastdropout.music.cli.search import _table
-    from fastdropout.music.study.search.driver import Trial
+    from fastdropout.music.study.search.loop import Trial
 
     trials = [
         Trial(n, "finished", tmp_path, draw(PAPER, seed=0, number=n), 7.125 + n, 3, 90.0) for n in range(12)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from fastdropout.music import cli
-from fastdropout.music.study.search import driver, ray_executor
-from fastdropout.music.study.search.driver import Search, check
+from fastdropout.music.study.search import loop, ray_executor
 from fastdropout.music.study.search.folder import SearchFolder, Settings, create_folder
 from fastdropout.music.study.search.job import Outcome
+from fastdropout.music.study.search.loop import Search, check
 
 _spec = importlib.util.spec_from_file_location("_search_helpers", Path(__file__).with_name("helpers.py"))
 helpers = importlib.util.module_from_spec(_spec)
@@ -102,11 +102,11 @@ def test_a_hundred_thousand_trials_begin_at_once(midis, tmp_path):
         assert time.process_time() - begin < 30
         assert executor.done == [0, 1, 2]
         assert work.unfinished
-        assert len(work.trials) <= driver.BLOCK
+        assert len(work.trials) <= loop.BLOCK
 
 
 def test_trials_enter_the_study_by_the_block(midis, tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "BLOCK", 2)
+    monkeypatch.setattr(loop, "BLOCK", 2)
     folder = create_folder(Settings(corpus=str(midis), trials=5, options=SMALL), tmp_path / "s")
     with closing(Search(folder)) as work:
         seen = []
@@ -204,7 +204,7 @@ def test_a_study_that_is_no_database(folder, what, fails):
         ('{"trials": "9"}', "trials must be a valid integer, got '9'"),
         ('{"trials": 1e3}', "trials must be"),
         ('{"options": []}', "options must be a JSON object"),
-        ('{"options": {"hiden": 3}, "corpus": "bach"}', "was begun with other options, corpus"),
+        ('{"options": {"hiden": 3}, "corpus": "bach"}', "was started with other options, corpus"),
         ('{"space": "huge"}', "space must be 'paper', 'wide' or 'structured', got 'huge'"),
         ('{"format": 2}', "format must be 1, got 2"),
         ('{"study": ""}', "study"),

@@ -107,7 +107,7 @@ import sys
 from contextlib import closing
 from optuna.distributions import CategoricalDistribution
 from fastdropout.music.study.search import space
-from fastdropout.music.study.search.driver import Search
+from fastdropout.music.study.search.loop import Search
 from fastdropout.music.study.search.executors import make_executor
 from fastdropout.music.study.search.folder import Settings, create_folder
 

@@ -84,4 +84,4 @@ def test_what_another_driver_asked_for_must_be_the_same(server, midis, tmp_path)
     words = (midis, "--trials", "1", *TINY, "--storage", server, "--study", "ours", "--executor", "serial")
     helpers.search(*words, "-o", tmp_path / "a")
     said = helpers.search(*words, "--seed", "9", "-o", tmp_path / "b", code=2)
-    assert "the study ours was begun with other seed; name another" in said
+    assert "the study ours was started with other seed; choose another name" in said

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastdropout.errors import ConfigError
 from fastdropout.music.study.search.job import Job, Outcome, run_job
-from fastdropout.music.training.model import cores
+from fastdropout.music.training.build import cores
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

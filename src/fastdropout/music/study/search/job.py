@@ -16,9 +16,9 @@ from fastdropout.errors import DataError, RunError, is_out_of_memory, one_line
 from fastdropout.files import lock_file
 from fastdropout.music.data.rolls import Corpus
 from fastdropout.music.training.config import Config
-from fastdropout.music.training.driver import evaluate_run, resume, train
 from fastdropout.music.training.fitting import Progress
 from fastdropout.music.training.run import Run
+from fastdropout.music.training.runner import evaluate_run, resume, train
 from fastdropout.music.training.state import load_corpus
 
 State = Literal["finished", "diverged", "paused", "stopped", "failed", "halted"]

@@ -18,7 +18,7 @@ from fastdropout.errors import RunError
 from fastdropout.files import write_atomic, write_output
 from fastdropout.music.study import figures
 from fastdropout.music.study.page import page
-from fastdropout.music.study.search.driver import Search, Trial
+from fastdropout.music.study.search.loop import Search, Trial
 from fastdropout.music.training.fitting import Record
 from fastdropout.music.training.run import Run
 

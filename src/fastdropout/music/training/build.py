@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from fastdropout.errors import ConfigError
 from fastdropout.music.data.rolls import Piece
 from fastdropout.music.training.config import Config
-from fastdropout.music.training.network import GATES, Committee, Network, NoteRNN
+from fastdropout.music.training.network import GATES, Ensemble, Network, NoteRNN
 from fastdropout.music.training.outputs import NADE, Gaussian, IndependentNotes, Output
 from fastdropout.nn import init
 from fastdropout.optim import RMSprop
@@ -65,7 +66,7 @@ def build_model(config: Config, features: int) -> Network:
     """The network of a configuration for frames of `features`, with torch's own initial weights."""
     try:
         if config.members > 1:
-            return Committee(config.members, lambda: _build_part(config, features))
+            return Ensemble(config.members, lambda: _build_part(config, features))
         return _build_part(config, features)
     except ValueError as error:  # Such as a cell that the library does not have.
         raise ConfigError(f"configuration: {error}") from error
@@ -161,6 +162,22 @@ def usable_threads(config: Config) -> int:
     threads, which a file may ask for, would only wait for one another.
     """
     return min(config.threads or default_threads(config), max(cores(), MANY_THREADS))
+
+
+@contextmanager
+def torch_settings(config: Config) -> Iterator[None]:
+    """Inside, torch has the threads of a configuration; afterwards those it had.
+
+    Entered before torch starts its threads, which take the setting of the thread that starts them.
+    """
+    # Variances become tiny, and processors are slow at denormal numbers.
+    torch.set_flush_denormal(True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(usable_threads(config))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def cores() -> int:

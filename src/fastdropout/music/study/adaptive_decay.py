@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fastdropout.analysis import decompose
 from fastdropout.music.data.batches import Batch, batches
 from fastdropout.music.study.gallery import Exhibit, Table, Theme, Values, Workshop
-from fastdropout.music.training.model import build_model
+from fastdropout.music.training.build import build_model
 from fastdropout.music.training.network import Network
 
 WEIGHTS = {"rnn.weight_ih_l0": "input", "rnn.weight_hh_l0": "recurrent", "out.weight": "output"}

@@ -176,7 +176,9 @@ class Search:
         elif theirs != ours:
             known = theirs if isinstance(theirs, dict) else {}
             other = ", ".join(name for name in ours if ours[name] != known.get(name))
-            raise ConfigError(f"the study {self.settings.study} was begun with other {other}; name another")
+            raise ConfigError(
+                f"the study {self.settings.study} was started with other {other}; choose another name"
+            )
 
     def _enqueue(self) -> bool:
         """Put the next trials into the study, waiting; whether there were any.

@@ -1,4 +1,4 @@
-"""A whole training in a run folder: made, gone on with, and finished."""
+"""A whole training in a run folder: begun, resumed and finished."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from fastdropout.errors import RunError
 from fastdropout.music.data.corpora import NAMES, absolute
 from fastdropout.music.data.rolls import Corpus
+from fastdropout.music.training.build import torch_settings, usable_threads
 from fastdropout.music.training.config import Config
 from fastdropout.music.training.evaluation import Evaluation, evaluate
 from fastdropout.music.training.fitting import Progress, fit
-from fastdropout.music.training.model import usable_threads
 from fastdropout.music.training.network import Network
 from fastdropout.music.training.records import Result, Scores
 from fastdropout.music.training.run import CHECKPOINTS, Run, create_run
@@ -46,17 +44,17 @@ def train(
     answers True after an update, the state is saved and the run left unfinished, to be resumed. Within an
     epoch the state is saved every `save_every` seconds.
     """
-    _set_torch(config)
-    config = _settled(config)
-    data = prepare(config, corpus)
-    config = settle(config, data.corpus)
-    state = new_state(config, data)
-    run = create_run(config, data.corpus, out=out, root=root, command=command)
-    with run.lock():
-        if began is not None:
-            began(run)
-        run.save(state, data.corpus)
-        _go(run, state, data, watch, stop, save_every, tensorboard)
+    with torch_settings(config):
+        config = _settled(config)
+        data = prepare(config, corpus)
+        config = settle(config, data.corpus)
+        state = new_state(config, data)
+        run = create_run(config, data.corpus, out=out, root=root, command=command)
+        with run.lock():
+            if began is not None:
+                began(run)
+            run.save(state, data.corpus)
+            _go(run, state, data, watch, stop, save_every, tensorboard)
     return run
 
 
@@ -69,20 +67,19 @@ def resume(
     save_every: float = 30.0,
     tensorboard: bool = False,
 ) -> Run:
-    """Go on with a run from its last checkpoint; the outcome equals an uninterrupted run's to the bit."""
+    """Resume a run from its last checkpoint; the outcome is bit-identical to an uninterrupted run's."""
     run = path if isinstance(path, Run) else Run(path)
     if run.finished:
         return run
     config = run.config
-    _set_torch(config)
-    with run.lock():
+    with torch_settings(config), run.lock():
         run.sweep()
         which, checkpoint = run.latest() or ("last", None)
         if checkpoint is not None and checkpoint.state.config != config:
             changed = [name for name, value in checkpoint.state.config if getattr(config, name) != value]
             raise RunError(
                 f"{run.path}: {', '.join(changed)} in config.toml was changed after the run began; "
-                "change it back, or train anew with --config"
+                "change it back, or start a new run with --config"
             )
         data = prepare(config, corpus)
         known = checkpoint.corpus_sha256 if checkpoint else run.about.corpus.sha256
@@ -90,7 +87,7 @@ def resume(
         if data.corpus.sha256 != expected:
             raise RunError(
                 f"{run.path}: was trained on other pieces, {config.corpus} had the sha256 {expected[:16]}…, "
-                f"now {data.corpus.sha256[:16]}…; restore the corpus, or train anew"
+                f"now {data.corpus.sha256[:16]}…; restore the corpus, or start a new run"
             )
         _compare_kernels(run)
         state = checkpoint.state if checkpoint else new_state(config, data)
@@ -103,13 +100,13 @@ def resume(
 
 
 def _compare_kernels(run: Run) -> None:
-    """Warn where the run began with the compiled kernel and goes on without it, or the other way round."""
+    """Warn where the run began with the compiled kernel and continues without it, or the other way round."""
     before = run.about.versions.get("kernel")
     now = kernel.status()
     if before is not None and before.startswith("built") != now.startswith("built"):
         warnings.warn(
-            f"{run.path}: the run began with kernel {before!r} and goes on with kernel {now!r}: "
-            "it will not equal an uninterrupted one bit for bit",
+            f"{run.path}: the run began with kernel {before!r} and continues with kernel {now!r}: "
+            "it will not be bit-identical to an uninterrupted one",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -171,12 +168,12 @@ def evaluate_model(
     corpus: Corpus | None = None,
 ) -> Evaluation:
     """Evaluate a network on the whole pieces of a split of its configuration's corpus, or of another."""
-    _set_torch(config)
     corpus = load_corpus(config) if corpus is None else corpus
     if split not in corpus.splits:
         raise RunError(f"split must be one of {', '.join(corpus.splits)}, got {split!r}")
     first = config.score_first if score_first is None else score_first
-    return evaluate(model, corpus.splits[split], score_first=first)
+    with torch_settings(config):
+        return evaluate(model, corpus.splits[split], score_first=first)
 
 
 def _go(
@@ -240,7 +237,7 @@ def _writer(run: Run, state: State) -> Any:
 
 
 def _settled(config: Config) -> Config:
-    """With paths that hold wherever the run is gone on with, and the number of threads it began with."""
+    """With paths that hold wherever the run is resumed, and the number of threads it began with."""
     change: dict[str, Any] = {"threads": usable_threads(config)}
     if config.threads > change["threads"]:
         told = f"threads {config.threads} is more than this machine can use: {change['threads']} are used"
@@ -250,9 +247,3 @@ def _settled(config: Config) -> Config:
     if config.data is not None:
         change["data"] = absolute(config.data)
     return config.model_copy(update=change)
-
-
-def _set_torch(config: Config) -> None:
-    # Before torch starts its threads, which take the setting of the thread that starts them.
-    torch.set_flush_denormal(True)
-    torch.set_num_threads(usable_threads(config))

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[1] / "results" / "integrate"
+from docs.tables.markdown import ROOT, table
+
+FOLDER = ROOT / "results" / "integrate"
 ORDER = (
     "BERT", "DistilBERT", "GPT-2", "T5", "BART", "ViT", "ResNet", "ConvNeXt", "EfficientNet", "wav2vec2",
     "nn.Transformer", "nn.LSTM tagger", "table MLP", "fd.nn.RNN", "fd.nn.LSTM", "fd.nn.GRU",
@@ -19,17 +21,17 @@ def accuracy() -> str:
     """All rows of all networks."""
     head = ["network", "weights", "drop", "diagonal", "traced", "correlation", "of masks"]
     rows = [_row(name, row) for name in ORDER for row in _figures(name).get("rows", ())]
-    return _table([*head, "error of the mean"], rows)
+    return table([*head, "error of the mean"], rows)
 
 
-def accuracy_short() -> str:
-    """Three trained networks at their default rates."""
+def accuracy_short() -> list[list[str]]:
+    """Three networks at their default rates: diagonal with random weights, both with trained ones."""
     rows = []
     for name in SHORT:
-        for row in _figures(name)["rows"]:
-            if (row["weights"], row["drop"]) == ("trained", "default"):
-                rows.append([name, *(_number(row[key]) for key in ("diagonal", "traced", "correlation"))])
-    return _table(["trained network", "diagonal", "traced", "correlation of the traced"], rows)
+        found = {row["weights"]: row for row in _figures(name)["rows"] if row["drop"] == "default"}
+        random, trained = found["random"], found["trained"]
+        rows.append([name, *map(_fixed, (random["diagonal"], trained["diagonal"], trained["traced"]))])
+    return rows
 
 
 def plain() -> str:
@@ -40,34 +42,37 @@ def plain() -> str:
         if found:
             size, difference = f"{found['parameters']:,}", f"{found['no_dropout']:.0e}"
             rows.append([name, size, difference, str(found["updates"])])
-    return _table(["network", "weights", "difference to the plain network", "updates of the training"], rows)
+    return table(["network", "weights", "difference to the plain network", "updates of the training"], rows)
 
 
 def times() -> str:
-    """Ratios of time and memory, of the networks that were timed."""
+    """Ratios of time, over masks one after the other / in batches, and of memory."""
     rows = []
     for name in ORDER:
         path = _path(name, FOLDER / "times")
-        if path.exists():
-            ratios = json.loads(path.read_text())["figures"]["ratios"]
-            shown = [f"{ratios[key]:.3f}" for key in RATIOS[:-1]]
-            rows.append([name, *shown, f"{ratios['memory']:.1f}"])
-    head = ["network", *(f"{key} / 50 masks" for key in RATIOS[:-1]), "memory / training step"]
-    return _table(head, rows or [["not measured yet", *["–"] * 4]])
+        if not path.exists():
+            continue
+        ratios = json.loads(path.read_text())["figures"]["ratios"]
+        for batch in ("8", "32"):
+            ways = ratios[batch].values()
+            shown = [" / ".join(f"{way[key]:.3f}" for way in ways) for key in RATIOS[:-1]]
+            rows.append([name, batch, *shown, f"{ratios['memory']:.1f}" if batch == "32" else ""])
+    head = ["network", "batch", *RATIOS[:-1], "memory / training step"]
+    return table(head, rows or [["not measured yet", *["–"] * 5]])
 
 
 def others() -> str:
     """Other packages on the same noise of the weights."""
     found = json.loads((FOLDER / "others.json").read_text())["figures"]["rows"]
     keys = ("ratio", "correlation", "mean_error")
-    rows = [[row["package"], *(_number(row[key]) for key in keys)] for row in found]
+    rows = [[row["package"], *(_fixed(row[key]) for key in keys)] for row in found]
     head = ["package", "predicted / true standard deviation", "correlation", "error of the mean"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _row(name: str, row: dict[str, Any]) -> list[str]:
     keys = ("diagonal", "traced", "correlation", "best_correlation", "mean_error")
-    return [name, row["weights"], row["drop"], *(_number(row[key]) for key in keys)]
+    return [name, row["weights"], row["drop"], *(_fixed(row[key]) for key in keys)]
 
 
 def _path(name: str, folder: Path) -> Path:
@@ -79,9 +84,5 @@ def _figures(name: str) -> dict[str, Any]:
     return json.loads(path.read_text())["figures"] if path.exists() else {}
 
 
-def _number(value: float | None) -> str:
+def _fixed(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])

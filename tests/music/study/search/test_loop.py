@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fastdropout.errors import ConfigError, RunError
-from fastdropout.music.study.search.driver import Search, check, hopeless, rungs
 from fastdropout.music.study.search.executors import make_executor
 from fastdropout.music.study.search.folder import SearchFolder, Settings, create_folder, without_password
 from fastdropout.music.study.search.job import Outcome
+from fastdropout.music.study.search.loop import Search, check, hopeless, rungs
 from fastdropout.music.study.search.space import PAPER, draw
 from fastdropout.music.training import Run
 
