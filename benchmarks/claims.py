@@ -24,11 +24,11 @@ from benchmarks.record import save
 from fastdropout import Moments
 from fastdropout.music.data.rolls import Piece
 from fastdropout.music.training import make_config
+from fastdropout.music.training.build import build_model
 from fastdropout.music.training.config import Config
-from fastdropout.music.training.driver import train
-from fastdropout.music.training.model import build_model
 from fastdropout.music.training.network import Network, NoteRNN
 from fastdropout.music.training.published import load_model, published_models
+from fastdropout.music.training.runner import train
 from fastdropout.music.training.state import load_corpus
 
 PIECES, STEPS = 8, 100

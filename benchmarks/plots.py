@@ -20,9 +20,11 @@ def draw(path: Path) -> Path:
     left, right = figure.subplots(1, 2)
     rows = figures["speed"]
     # Points, not bars: on a logarithmic axis the length of a bar means nothing.
-    for name, mark, colour in zip(NAMES, MARKS, (*theme.series, theme.grey), strict=True):
+    colours = dict(zip(NAMES, (*theme.series, theme.grey), strict=True))
+    colours["recompute"] = colours["fused"]  # The same layer: dashed.
+    for name, mark in zip(NAMES, MARKS, strict=True):
         values = [row["milliseconds"].get(name, float("nan")) for row in rows]
-        left.plot(range(len(rows)), values, mark, color=colour, markersize=5, label=name)
+        left.plot(range(len(rows)), values, mark, color=colours[name], markersize=5, label=name)
     left.set_yscale("log")
     left.set_xticks(range(len(rows)), [f"{row['batch']}\n{row['units']}" for row in rows])
     what = "milliseconds, forward + backward"
@@ -31,9 +33,10 @@ def draw(path: Path) -> Path:
     left.legend(frameon=False, labelcolor=theme.ink, fontsize=8, ncols=2, loc="upper left")
     growth = next((row for row in figures.get("growth", []) if row["dimension"] == "steps"), None)
     if growth:
-        for (kind, values), colour in zip(growth["seconds"].items(), theme.series, strict=False):
+        for kind, values in growth["seconds"].items():
             label = f"{kind}: exponent {growth['time_exponent'][kind]:.2f}"
-            right.loglog(growth["sizes"], values, "o-", color=colour, markersize=4, label=label)
+            line = "o--" if kind == "recompute" else "o-"
+            right.loglog(growth["sizes"], values, line, color=colours[kind], markersize=4, label=label)
         title = "growth with the steps (batch 16, 200 units)"
         theme.dress(right, "steps", "seconds, forward + backward", title, legend=True)
     out = path.with_suffix(".png")

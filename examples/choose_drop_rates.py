@@ -23,7 +23,7 @@ def log_likelihood(model, X, y):
 
 X, y = make_friedman1(400, 10, noise=1.0, random_state=0)
 search = GridSearchCV(
-    make_pipeline(PowerTransformer(), FastDropoutRegressor(max_iter=60, random_state=0)),
+    make_pipeline(PowerTransformer(), FastDropoutRegressor(max_iter=40, random_state=0)),
     {"fastdropoutregressor__drop_input": [0.0, 0.05], "fastdropoutregressor__drop_hidden": [0.05, 0.2]},
     scoring=log_likelihood,
     cv=3,
@@ -36,3 +36,4 @@ for rates, score in zip(search.cv_results_["params"], search.cv_results_["mean_t
 plt.plot(list(scores), list(scores.values()), "o")
 plt.xlabel("drop_input / drop_hidden")
 plt.ylabel("log-likelihood of held-out rows")
+plt.show()

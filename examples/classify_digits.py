@@ -1,6 +1,6 @@
 """
-Digits, and pictures that are none
-==================================
+Digits, and images without digits
+=================================
 
 The probabilities of `FastDropoutClassifier` are expectations over dropout masks, from one pass. Where masks
 disagree, they are closer to uniform.
@@ -22,5 +22,6 @@ print(f"accuracy {model.score(X_test, y_test):.3f}")
 print(f"mean confidence: digits {digits.mean():.2f}, random pixels {pixels.mean():.2f}")
 plt.hist([digits, pixels], np.linspace(0, 1, 21), label=["digits", "random pixels"])
 plt.xlabel("largest probability")
-plt.ylabel("pictures")
+plt.ylabel("images")
 plt.legend()
+plt.show()

@@ -218,17 +218,17 @@ def table() -> nn.Module:
 
 
 NETWORKS: dict[str, Network] = {
-    "BERT": Network(bert, data.chapters, 400),
+    "BERT": Network(bert, data.chapters, 3000),
     "DistilBERT": Network(distilbert, data.chapters),
-    "GPT-2": Network(gpt2, data.next_characters, 300),
+    "GPT-2": Network(gpt2, data.next_characters, 3000),
     "T5": Network(t5, lambda: data.continuations(("input_ids", "decoder_input_ids"))),
     "BART": Network(bart, lambda: data.continuations(("input_ids", "decoder_input_ids"))),
-    "ViT": Network(vit, data.images, 400),
-    "ResNet": Network(resnet, data.images, 250),
+    "ViT": Network(vit, data.images, 3000),
+    "ResNet": Network(resnet, data.images, 1500),
     "ConvNeXt": Network(convnext, data.images),
     "EfficientNet": Network(efficientnet, data.images),
     "wav2vec2": Network(wav2vec2, data.waves),
-    "nn.Transformer": Network(Seq2Seq, lambda: data.continuations(("source", "target")), 300),
-    "nn.LSTM tagger": Network(Tagger, data.word_ends, 300, 3e-3),
-    "table MLP": Network(table, data.measurements, 1000),
+    "nn.Transformer": Network(Seq2Seq, lambda: data.continuations(("source", "target")), 3000),
+    "nn.LSTM tagger": Network(Tagger, data.word_ends, 1500, 3e-3),
+    "table MLP": Network(table, data.measurements, 3000),
 }

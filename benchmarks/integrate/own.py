@@ -16,7 +16,7 @@ from benchmarks.integrate.measure import EXAMPLES, Truth, compare
 from fastdropout import Moments
 
 LAYERS = ("RNN", "LSTM", "GRU")
-UNITS, UPDATES = 100, 300
+UNITS, UPDATES = 100, 1500
 DROPS = {"default": (0.1, 0.1), "0.3": (0.3, 0.3)}
 
 

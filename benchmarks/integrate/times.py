@@ -1,7 +1,8 @@
 """Time and memory of the networks: `python -m benchmarks.integrate times`. Let nothing else run meanwhile.
 
-Ratios of medians measured in one run, at default rates with random weights. 50 masks are run in the faster
-of two ways: one after the other, or in batches. Memory is the peak that each adds in a process of its own.
+Ratios of medians measured in one run, at default rates with random weights, for batches of 8 and of 32. 50
+masks are run in two ways: one after the other, and in batches of up to 512 rows. Memory is the peak that each
+adds in a process of its own.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from benchmarks.memory import added_megabytes
 from benchmarks.record import write
 from benchmarks.timing import medians
 
-BATCH, MASKS = 8, 50
+BATCHES, MASKS = (8, 32), 50
 MEMORY_BATCH = 32
+WAYS = ("one after the other", "in batches")
 GOALS = {"diagonal": 1 / 12, "traced, 1 output": 1 / 10, "traced, 10 outputs": 1 / 3, "memory": 3.0}
 
 
 def contestants(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Callable[[], object]]:
     """What is timed."""
-    batches = -(-MASKS * BATCH // ROWS)
+    batches = -(-MASKS * len(next(iter(inputs.values()))) // ROWS)
     at_once = -(-MASKS // batches)
     repeated = {name: x.repeat(at_once, *[1] * (x.ndim - 1)) for name, x in inputs.items()}
 
@@ -106,11 +108,16 @@ def child(name: str, kind: str) -> None:
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
     """Seconds, megabytes and their ratios."""
-    model, inputs, _ = prepared(name, BATCH)
-    seconds = medians(contestants(model, inputs), rounds)
-    masks = min(value for key, value in seconds.items() if "masks" in key)
-    ratios = {key: seconds[key] / masks for key in GOALS if key in seconds}
-    return _with_memory(name, {"seconds": seconds, "ratios": ratios})
+    found: dict[str, Any] = {"seconds": {}, "ratios": {}}
+    for batch in BATCHES:
+        model, inputs, _ = prepared(name, batch)
+        seconds = medians(contestants(model, inputs), rounds)
+        ways = {way: seconds[f"50 masks, {way}"] for way in WAYS}
+        found["seconds"][str(batch)] = seconds
+        found["ratios"][str(batch)] = {
+            way: {key: seconds[key] / masks for key in GOALS if key in seconds} for way, masks in ways.items()
+        }
+    return _with_memory(name, found)
 
 
 def _with_memory(name: str, found: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +137,20 @@ def main(names: list[str], folder: Path, again: bool, only_memory: bool, rounds:
             found = _with_memory(name, json.loads(paths[name].read_text())["figures"])
         else:
             found = measure(name, rounds)
-        config = {"batch": BATCH, "masks": MASKS, "memory_batch": MEMORY_BATCH, "rounds": rounds, "seed": 0}
+        config = {
+            "batches": BATCHES,
+            "masks": MASKS,
+            "memory_batch": MEMORY_BATCH,
+            "rounds": rounds,
+            "seed": 0,
+        }
         write(paths[name], f'python -m benchmarks.integrate times --only "{name}"', config, found)
-        shown = "  ".join(f"{key} {value:.3f}" for key, value in found["ratios"].items())
-        print(f"[{i}/{len(left)}] {name}, {time.perf_counter() - start:.0f} s: {shown}", flush=True)
+        seconds = time.perf_counter() - start
+        print(
+            f"[{i}/{len(left)}] {name}, {seconds:.0f} s, memory {found['ratios']['memory']:.1f}", flush=True
+        )
+        for batch in map(str, BATCHES):
+            for way in WAYS:
+                ratios = found["ratios"][batch][way].items()
+                shown = "  ".join(f"{key} {value:.3f}" for key, value in ratios)
+                print(f"  batch {batch}, masks {way}: {shown}", flush=True)

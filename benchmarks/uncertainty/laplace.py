@@ -15,8 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from fastdropout.sklearn.network import Weights
 
 Array = npt.NDArray[Any]
-# It asks for torchvision, which it does not need here: `pip install --no-deps laplace-torch`, then `asdfghjkl
-# backpack-for-pytorch curvlinops-for-pytorch opt-einsum torchmetrics`.
+# It asks for torchvision, which it does not need here: install it and what it imports without dependencies.
+# pip install --no-deps laplace-torch==0.3 asdfghjkl==0.1a4 backpack-for-pytorch curvlinops-for-pytorch \
+#     einconv einops jaxtyping lightning-utilities linear-operator opt-einsum torchmetrics unfoldNd \
+#     wadler-lindig
 AVAILABLE = find_spec("laplace") is not None
 PLAIN = {"relu": nn.ReLU, "tanh": nn.Tanh}
 

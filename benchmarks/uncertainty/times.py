@@ -75,6 +75,11 @@ def _contestants(networks: list[nn.Sequential], x: Tensor, classes: bool) -> dic
         return draws.mean(0), draws.var(0)
 
     @torch.no_grad()
+    def batch() -> tuple[Tensor, Tensor]:
+        draws = answer(networks[0].train()(x.repeat(MASKS, 1))).view(MASKS, len(x), -1)
+        return draws.mean(0), draws.var(0)
+
+    @torch.no_grad()
     def ensemble(count: int) -> tuple[Tensor, Tensor]:
         draws = torch.stack([answer(network.eval()(x)) for network in networks[:count]])
         return draws.mean(0), draws.var(0, correction=0)
@@ -84,6 +89,7 @@ def _contestants(networks: list[nn.Sequential], x: Tensor, classes: bool) -> dic
         "deep ensemble 5": lambda: ensemble(MEMBERS),
         "MC dropout 10": lambda: masks(10),
         "MC dropout 50": lambda: masks(MASKS),
+        "MC dropout 50, one batch": batch,
     }
 
 
@@ -114,6 +120,10 @@ def _forecast(cell: str, rounds: int) -> dict[str, Any]:
         return torch.stack([drawn.train()(x).mean for _ in range(count)]).var(0)
 
     @torch.no_grad()
+    def batch() -> Tensor:
+        return drawn.train()(x.repeat(MASKS, 1)).mean.view(MASKS, len(x), -1).var(0)
+
+    @torch.no_grad()
     def plain(count: int) -> Tensor:
         return torch.stack([drawn.eval()(x).mean for _ in range(count)]).mean(0)
 
@@ -126,6 +136,7 @@ def _forecast(cell: str, rounds: int) -> dict[str, Any]:
         "deep ensemble 5": lambda: plain(MEMBERS),
         "MC dropout 10": lambda: masks(10),
         "MC dropout 50": lambda: masks(MASKS),
+        "MC dropout 50, one batch": batch,
         "fast dropout": fast,
         "fast dropout, diagonal": diagonal,
     }
