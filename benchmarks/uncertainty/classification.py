@@ -23,7 +23,7 @@ from fastdropout.sklearn.heads import CategoricalHead
 from fastdropout.sklearn.network import Weights
 from fastdropout.sklearn.spread import predicted_covariance
 
-DROPS = tuple(Setting(a, b) for a, b in ((0.0, 0.2), (0.1, 0.3), (0.2, 0.5)))
+DROPS = tuple(Setting(a, b) for a, b in ((0.0, 0.05), (0.0, 0.2), (0.1, 0.3)))
 DECAYS = tuple(Setting(weight_decay=w) for w in (0.0, 0.1, 1.0))
 FAMILIES = {
     "plain": Family("plain", DECAYS, members=5),
