@@ -9,8 +9,10 @@ import torch
 from fastdropout.errors import RunError
 from fastdropout.music.training import (
     Run,
+    build,
     evaluate_run,
     load_checkpoint,
+    make_config,
     read_config,
     resume,
     train,
@@ -52,9 +54,17 @@ def test_the_resolved_config_reruns_the_run(config, corpus, tmp_path):
     again = read_config(run.path / "config.toml")
     assert again.threads > 0
     other = train(again, corpus=corpus, out=tmp_path / "b")
-    assert (run.path / "last.safetensors").stat().st_size == (other.path / "last.safetensors").stat().st_size
     for a, b in zip(last(run).model.parameters(), last(other).model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("asked", "most"), [("1", 1), ("3", 3), ("", 4), ("0", 4), ("two", 4)])
+def test_a_limit_of_threads_is_kept(monkeypatch, asked, most):
+    """Two trainings of two threads on two cores take many times as long as two of one thread."""
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setattr(build, "cores", lambda: 8)
+    assert build.default_threads(make_config({"hidden": 600})) == most
+    assert build.default_threads(make_config({"hidden": 100})) == 1
 
 
 def test_a_training_leaves_the_threads_as_they_were(config, corpus, tmp_path):

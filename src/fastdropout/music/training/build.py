@@ -149,10 +149,14 @@ def build_optimiser(model: nn.Module, config: Config) -> RMSprop:
 
 
 def default_threads(config: Config) -> int:
-    """One for small networks, which more only make wait for one another; else one a core, at most 4."""
+    """One for small networks, which more only make wait for one another; else one a core, at most 4.
+
+    Not more than `OMP_NUM_THREADS` either: whoever sets it runs something else on the other cores.
+    """
     if config.hidden // config.members <= 256:
         return 1
-    return min(4, cores())
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(4, cores(), int(asked) if asked.isdecimal() and int(asked) else 4)
 
 
 def usable_threads(config: Config) -> int:

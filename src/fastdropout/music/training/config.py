@@ -125,7 +125,8 @@ class Config(BaseModel):
         0,
         ge=0,
         le=1024,
-        description="threads of torch; 0: one for a small network, else one per core, at most 4",
+        description="threads of torch; 0: one for a small network, else one per core, at most 4 and at most "
+        "OMP_NUM_THREADS",
     )
 
     @model_validator(mode="after")
