@@ -18,7 +18,7 @@ import torch
 import fastdropout as fd
 from benchmarks.record import save
 from benchmarks.speed import DROPS, INPUTS, STEPS
-from fastdropout.recurrent import backward, forward, kernel
+from fastdropout.recurrent import backward, forward, kernel, products
 
 BATCH, UNITS, ROUNDS = 64, 400, 21
 PARTS = (
@@ -39,15 +39,10 @@ def without(part: str) -> Iterator[None]:
     step = kernel.load("tanh", torch.float32)
     if step is None:
         raise SystemExit("no C compiler: there is no kernel to be profiled")
-    product = torch.bmm
 
-    def small(a: torch.Tensor, b: torch.Tensor, **options: Any) -> Any:
-        """Without the products of the steps."""
-        return None if "out" in options else product(a, b)
-
-    def large(a: torch.Tensor, b: torch.Tensor, **options: Any) -> Any:
-        """Without the product for the gradient of the recurrent weights."""
-        return product(a, b, **options) if "out" in options else b.new_zeros(len(a), a.shape[1], b.shape[2])
+    def no_product(weights: torch.Tensor, steps: int, rows: int) -> products.Product:
+        out = tuple(weights.new_zeros(len(weights), rows, weights.shape[1]))
+        return lambda units: out
 
     def share(self: forward.Forward, rows: slice) -> torch.Tensor:
         x = self.inputs.x_mean
@@ -55,8 +50,11 @@ def without(part: str) -> Iterator[None]:
 
     patches: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
         "nothing": [],
-        "products of the steps": [(torch, "bmm", small)],
-        "gradient of the recurrent weights": [(torch, "bmm", large)],
+        "products of the steps": [
+            (forward, "step_product", no_product),
+            (backward, "step_product", no_product),
+        ],
+        "gradient of the recurrent weights": [(torch.Tensor, "baddbmm_", nothing)],
         "products with the input": [
             (forward.Forward, "_input_share", share),
             (backward.Backward, "_add_input", nothing),

@@ -1,6 +1,6 @@
 """Networks that are used as they come: of the package `transformers`, and of `torch.nn`.
 
-All are built from a configuration with random weights, a few hundred thousand of them. Dropout stands
+All are built from a configuration with random weights, 50,000 to 390,000 of them. Dropout stands
 where their authors put it, at their default rates. Where the default is none (ViT, ResNet, ConvNeXt; the
 tagger and the table) it is .1: in the places that ViT's configuration has, after every stage of the two
 convolutional networks and before their classifiers.

@@ -34,7 +34,7 @@ class Forecaster(nn.Module):
 
 
 def train(model: Forecaster, x: Tensor, updates: int, seed: int) -> None:
-    """Adam, the expected loss: no masks."""
+    """Adam on the loss of the mean prediction: no masks."""
     torch.manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(updates):

@@ -42,7 +42,7 @@ def plain() -> str:
         if found:
             size, difference = f"{found['parameters']:,}", f"{found['no_dropout']:.0e}"
             rows.append([name, size, difference, str(found["updates"])])
-    return table(["network", "weights", "difference to the plain network", "updates of the training"], rows)
+    return table(["network", "weights", "difference from the plain network", "updates of the training"], rows)
 
 
 def times() -> str:

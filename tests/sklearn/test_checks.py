@@ -11,7 +11,7 @@ SKIPPED = {"check_array_api_input": "runs only where SCIPY_ARRAY_API is set befo
 ESTIMATORS = [
     FastDropoutRegressor(max_iter=100),
     FastDropoutRegressor(max_iter=100, head="heteroscedastic", loss="expected"),
-    FastDropoutClassifier(max_iter=60, learning_rate=0.01),
+    FastDropoutClassifier(max_iter=25, learning_rate=0.03),
 ]
 
 

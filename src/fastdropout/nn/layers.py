@@ -76,7 +76,8 @@ class LSTM(RecurrentBase):
         c_t = f c_{t-1} + i g,   h_t = o tanh(c_t)
 
     with the pre-synaptic units a = W_ih (d o x_t) + W_hh (d' o h_{t-1}) + b and fresh masks d, d' at every
-    step. Gates, candidate and cell are taken as independent. Arguments, parameter names, shapes,
+    step. Gates, candidate and cell are taken as independent, but for the noise that returns to a cell
+    (`functional.recurring_covariance`). Arguments, parameter names, shapes,
     `(output, (h_n, c_n))` and `hx = (h_0, c_0)` are those of `torch.nn.LSTM`; state dicts load both ways.
 
     >>> import torch

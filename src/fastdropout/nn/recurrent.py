@@ -1,4 +1,4 @@
-"""What all recurrent layers of moments have in common; `rnn.py`, `lstm.py` and `gru.py` say what differs."""
+"""What all recurrent layers of moments have in common; `layers.py` says what differs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def mutations():
 @pytest.fixture(scope="session")
 def data_dir():
     """The folder of the canonical data sets, which are not part of the repository."""
-    root = HERE.parent.parent
+    root = HERE.parents[2]
     for folder in (os.environ.get("FASTDROPOUT_DATA"), root.parent / "shared" / "data"):
         if folder and (Path(folder) / "jsb-chorales.npz").is_file():
             return Path(folder)
