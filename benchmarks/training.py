@@ -29,7 +29,7 @@ def measure(updates: int, units: int = 600, batch: int = 64) -> dict[str, Any]:
     torch.set_flush_denormal(True)
     while done < updates:
         mark = time.perf_counter()
-        for item in batches(cut, batch, torch.Generator().manual_seed(done)):
+        for item in batches(cut, batch, np.random.default_rng(done)):
             now = time.perf_counter()
             seconds["data"] += now - mark
             spent = [0.0, 0.0]

@@ -1,11 +1,13 @@
 """The matrix product of a step: mean and variance of all units with weights that stay the same for all steps.
 
-Weights that many steps share are packed once into the layout of oneDNN's products. `torch.bmm` packs them at
-every call, and is a fifth slower for 64 rows, 400 units and four gates.
+Large weights that many steps share are packed once into the layout of oneDNN's products. `torch.bmm` packs
+them at every call, and is a fifth slower for 64 rows, 400 units and four gates; but a call of it costs less,
+so it serves small products.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -13,6 +15,10 @@ from torch import Tensor
 
 FEWEST_STEPS = 8
 """Packing costs about as much as a step of a few rows."""
+SMALLEST_PRODUCT, SMALLEST_SIDE = 10_000_000, 300
+"""Multiplications, and rows or columns of the weights. Measured on two cores over 100 steps, forward and
+backward: at 64 rows and 400 units `bmm` takes 13 % longer, at 16 to 64 rows and 200 or 300 units 7 to 35 %
+less."""
 
 Product = Callable[[Tensor], tuple[Tensor, ...]]
 """Of matrices (count, rows, in) as many products (rows, out)."""
@@ -23,7 +29,9 @@ def step_product(weights: Tensor, steps: int, rows: int) -> Product:
 
     What it returns holds until the next call.
     """
-    return (_Packed if steps >= FEWEST_STEPS and _packs(weights) else _Batched)(weights, rows)
+    _, *sides = weights.shape
+    is_large = rows * math.prod(sides) >= SMALLEST_PRODUCT and min(sides) >= SMALLEST_SIDE
+    return (_Packed if steps >= FEWEST_STEPS and is_large and _packs(weights) else _Batched)(weights, rows)
 
 
 def _packs(weights: Tensor) -> bool:
