@@ -143,7 +143,6 @@ _NADE_MEMORY: dict[str, dict[str, Any]] = {
     },
     # Still learning after 20 epochs.
     "nottingham": {"epochs": 30},
-    "musedata": {"members": 2, "hidden": 400, "epochs": 36},
     # The one set on which a single network overfits: two, averaged, and more noise in what they read.
     "jsb-chorales": {"members": 2, "hidden": 600, "epochs": 80, "drop_input": 0.5, "drop_memory": 0.75},
 }
