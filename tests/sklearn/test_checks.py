@@ -9,8 +9,8 @@ from fastdropout.sklearn import FastDropoutClassifier, FastDropoutRegressor
 
 SKIPPED = {"check_array_api_input": "runs only where SCIPY_ARRAY_API is set before SciPy is imported"}
 ESTIMATORS = [
-    FastDropoutRegressor(max_iter=100),
-    FastDropoutRegressor(max_iter=100, head="heteroscedastic", loss="expected"),
+    FastDropoutRegressor(max_iter=60),
+    FastDropoutRegressor(max_iter=60, head="heteroscedastic", loss="expected"),
     FastDropoutClassifier(max_iter=25, learning_rate=0.03),
 ]
 
