@@ -14,7 +14,7 @@ from fastdropout import Moments
 from fastdropout import functional as fd
 from fastdropout.functional import losses, quadrature
 
-DRAWS = 400_000
+DRAWS = 1_000_000
 
 
 @dataclass(frozen=True)

@@ -91,10 +91,8 @@ def test_class_losses_agree_with_exact_integration(classes, variance, dtype):
     mean, var, count = few_levels(classes, variance)
     each, lse = exact(classes, variance)
     level = torch.repeat_interleave(torch.arange(len(mean)), count)
-    x = Moments(mean[level].to(dtype), var[level].to(dtype))
     first = torch.cat([torch.zeros(1).long(), count.cumsum(0)[:-1]])
-    if classes >= 1000:  # each takes a while
-        first, each, mean = first[::3], each[::3], mean[::3]
+    x = Moments(mean[level].to(dtype), var[level].to(dtype))
     nll = torch.stack([losses.categorical_nll(x, i) for i in first]).double()
     # What `categorical` states; at a variance of 100 still less than 1 % of losses of 1 to 30.
     error = 6e-4 if variance != "mixed" and variance <= 25 else 6e-3 if classes <= 1000 else 4e-2
@@ -126,9 +124,8 @@ def test_all_classes_at_once_are_a_distribution(classes, variance):
     x = Moments(torch.randn(3, classes).double(), torch.rand(3, classes).double() * variance)
     together = categorical.log_expected_softmax(x)
     assert (together.exp().sum(-1) - 1).abs().max() < 3e-4
-    some = range(0, classes, max(1, classes // 20))
-    one_by_one = [categorical.log_expected_softmax(x, index=torch.full((3,), k)) for k in some]
-    torch.testing.assert_close(together[:, some], torch.stack(one_by_one, -1))
+    one_by_one = [categorical.log_expected_softmax(x, index=torch.full((3,), k)) for k in range(classes)]
+    torch.testing.assert_close(together, torch.stack(one_by_one, -1))
     across = categorical.log_expected_softmax(x.transpose(0, 1), dim=0)
     torch.testing.assert_close(across, together.T)
     # d E[log S] / d E[a_k] = E[softmax(a)_k]
@@ -171,8 +168,7 @@ def test_class_loss_gradients(expected, soft, scale):
     # gradient, as good as the value, not the gradient of the quadrature.
     assert gradcheck(loss, (mean, var), eps=scale * 1e-2 if scale < 1e-3 else 1e-6, atol=2e-4)
     if scale > 1e-3:
-        target = target[1:]  # one row: all pairs of its elements
-        assert gradgradcheck(loss, (mean[1:], var[1:]), atol=3e-3)
+        assert gradgradcheck(loss, (mean, var), atol=3e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
