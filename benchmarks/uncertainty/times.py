@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -183,9 +183,8 @@ def _trainer(shape: Architecture, head: Any, expected: bool, updates: int = 20) 
     return Trainer(State(first), loss, rows, Settings(0.001, 64), rng)
 
 
-def fit(quick: bool) -> list[dict[str, Any]]:
-    """Seconds of a whole fit of the estimators with their defaults."""
-    rows = []
+def fit(quick: bool) -> Iterator[dict[str, Any]]:
+    """Seconds of a whole fit of the estimators with their defaults, one after the other."""
     for n, d in ((1000, 20),) if quick else ((1000, 20), (100_000, 50)):
         x, y = make_friedman1(n + 2000, d, noise=1.0, random_state=0)
         z, c = make_classification(n + 2000, d, n_informative=10, n_classes=3, random_state=0)
@@ -194,17 +193,14 @@ def fit(quick: bool) -> list[dict[str, Any]]:
             began = time.perf_counter()
             fitted = model(random_state=0).fit(parts[0], parts[2])
             seconds = time.perf_counter() - began
-            what = f"{model.__name__}, {n:,} x {d}, float32"
-            rows.append(
-                {
-                    "what": what,
-                    "seconds": seconds,
-                    "epochs": fitted.n_iter_,
-                    "score": fitted.score(parts[1], parts[3]),
-                }
-            )
-            print(rows[-1], flush=True)
-    return rows
+            row = {
+                "what": f"{model.__name__}, {n:,} x {d}, float32",
+                "seconds": seconds,
+                "epochs": fitted.n_iter_,
+                "score": fitted.score(parts[1], parts[3]),
+            }
+            print(row, flush=True)
+            yield row
 
 
 def main(what: str, quick: bool = False, threads: int = 2) -> None:
@@ -212,18 +208,18 @@ def main(what: str, quick: bool = False, threads: int = 2) -> None:
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     rounds = 2 if quick else 7
+    found: Any
     if what == "times":
         config = {"rounds": rounds, "threads": threads, "masks": MASKS}
+        found = {"prediction": prediction(rounds), "update": update(rounds)}
+        _keep(what, found, config, quick)
+        return
+    found = []
+    for row in fit(quick):
+        found.append(row)
+        _keep(what, found, {"threads": threads, "seed": 0}, quick)
 
-        def compute() -> Any:
-            return {"prediction": prediction(rounds), "update": update(rounds)}
-    else:
-        config = {"threads": threads, "seed": 0}
 
-        def compute() -> Any:
-            return fit(quick)
-
-    if quick:
-        compute()
-    else:
-        store.run(what, compute, config, command=what)
+def _keep(what: str, found: Any, config: dict[str, Any], quick: bool) -> None:
+    if not quick:
+        store.run(what, lambda: found, config, command=what)

@@ -116,7 +116,7 @@ class FastDropoutEstimator(BaseEstimator):
         return self._architecture().draw(k, rng, dtype) | self._head().draw(k, dtype)
 
     def _settings(self, rows: int, constant: bool = False) -> Settings:
-        size = min(256, max(32, rows // 16)) if self.batch_size == "auto" else self.batch_size
+        size = auto_batch_size(rows) if self.batch_size == "auto" else self.batch_size
         total = None if constant or self.schedule == "constant" else self.max_iter
         return Settings(self.learning_rate, min(size, rows), self.weight_decay, total)
 
@@ -202,6 +202,15 @@ class FastDropoutEstimator(BaseEstimator):
         from tqdm.auto import tqdm
 
         return tqdm(epochs, desc=type(self).__name__, unit="epoch")
+
+
+def auto_batch_size(rows: int) -> int:
+    """A sixteenth of the rows, between 32 and 256; of many rows a hundredth, up to 1,024.
+
+    >>> [auto_batch_size(rows) for rows in (100, 1_000, 20_000, 90_000, 1_000_000)]
+    [32, 62, 256, 900, 1024]
+    """
+    return max(32, min(256, rows // 16), min(1024, rows // 100))
 
 
 @torch.no_grad()

@@ -36,7 +36,8 @@ class FastDropoutRegressor(RegressorMixin, FastDropoutEstimator):
         learning_rate: of Adam.
         schedule: `"cosine"`: the learning rate falls to 0 over `max_iter` epochs; or `"constant"`.
         weight_decay: decoupled from the gradient (AdamW).
-        batch_size: rows of an update; `"auto"` is a sixteenth of the rows, between 32 and 256.
+        batch_size: rows of an update; `"auto"` is a sixteenth of the rows, between 32 and 256,
+            and of more than 25,600 rows a hundredth, up to 1,024.
         max_iter: largest number of epochs.
         early_stopping: keep the weights that are best on `validation_fraction` of the rows, and stop when
             nothing got better for `n_iter_no_change` epochs. `"auto"`: from 200 rows on.
