@@ -67,7 +67,7 @@ def test_bits_with_a_nade_and_a_memory(tmp_path):
     ("options", "message"),
     [
         (["--output", "nade"], "output must be gaussian for real values, got nade"),
-        (["--memory"], "memory is for zeros and ones"),
+        (["--memory"], "memory and similar are for zeros and ones"),
         (["--pad", "front"], "pad must be end and score_first false for real values"),
         (["--transpose", "3"], "transpose is for piano rolls: set it to 0, got 3"),
         (["--steps-per-quarter", "4"], "steps_per_quarter is for folders of MIDI files"),

@@ -118,6 +118,7 @@ def test_every_option_is_a_regulariser_or_belongs_to_size_and_budget():
         "cell",
         "skip",
         "memory",
+        "similar",
         "output",
         "nade_hidden",
         "nade_nonlinearity",

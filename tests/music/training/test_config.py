@@ -63,7 +63,7 @@ def test_all_faults_are_named_at_once():
         "carry must be a valid boolean, got 'yes'",
         "batch must be a valid integer, got True",
         "drop_output must be 0 where propagate_output is false",
-        "preset must be one of default, paper, best, deep, gru, lstm, memory, nade, nade-memory, got",
+        "preset must be one of default, paper, best, deep, gru, lstm, memory, nade, nade-memory, nade-sim",
     ):
         assert part in message
 
@@ -87,7 +87,8 @@ def test_all_faults_are_named_at_once():
         ({"nade_hidden": 100}, "nade_hidden is for output nade: leave it out, got 100"),
         ({"output": "notes", "drop_nade_input": 0.1}, "drop_nade_input is for output nade"),
         ({"output": "nade", "weight_noise": True}, "weight_noise is for the cells tanh and relu"),
-        ({"output": "gaussian", "memory": True}, "memory is for zeros and ones"),
+        ({"output": "gaussian", "memory": True}, "memory and similar are for zeros and ones"),
+        ({"output": "gaussian", "similar": True}, "memory and similar are for zeros and ones"),
         ({"output": "categorical"}, "output must be 'notes', 'nade' or 'gaussian', got 'categorical'"),
         ({"drop": 0.5, "drop_hidden": 0.2}, "give it or drop_hidden, not both"),
         ({"drop": 1.0}, "drop_input must be less than 1, got 1.0"),

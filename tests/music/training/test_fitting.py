@@ -18,6 +18,7 @@ VARIANTS = {
     "gaussian-noisy": {"method": "gaussian", "weight_noise": True, "averaging": 0.0},
     "transposed": {"transpose": 3, "score_first": True, "valid": "whole"},
     "nade-memory": {"output": "nade", "nade_hidden": 9, "memory": True, "skip": True, "transpose": 3},
+    "similar": {"output": "nade", "nade_hidden": 9, "memory": True, "similar": True, "carry": True},
     "masks-of-everything": {"output": "nade", "drop_nade_hidden": 0.3, "memory": True, "method": "mask"},
     "deep": {"layers": 2, "drop_between": 0.2, "carry": True, "members": 2, "hidden": 24},
     "lstm": {"cell": "lstm", "layers": 2, "carry": True, "members": 2, "hidden": 24},

@@ -38,6 +38,7 @@ def test_every_epoch_has_its_shares(config, corpus):
         {"method": "gaussian", "averaging": 0.0},
         {"output": "nade", "nade_hidden": 6, "drop_nade_input": 0.2, "drop_nade_hidden": 0.4},
         {"output": "nade", "nade_hidden": 6, "memory": True, "drop_memory": 0.3},
+        {"similar": True, "drop_memory": 0.3},
     ],
     ids=str,
 )

@@ -141,7 +141,8 @@ def test_runs_of_before_do_not_know_their_kernel(config, corpus, tmp_path):
 
 
 # Options that came with the cells, the layers and the output layers.
-LATER = ("layers", "cell", "skip", "memory", "drop_memory", "drop_between", "output", "drop_nade", "nade_")
+LATER = ("layers", "cell", "skip", "memory", "similar", "drop_memory", "drop_between", "output")
+LATER = (*LATER, "drop_nade", "nade_")
 
 
 def test_run_folders_of_before_there_were_cells_and_layers(config, corpus, tmp_path):

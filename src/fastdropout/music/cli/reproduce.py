@@ -44,8 +44,9 @@ def reproduce(
         piano-midi, nottingham, musedata, jsb-chorales, bach [those of the four that are there, else bach]
     models
         some of plain, paper, single, best, output-dropout, weight-noise, weight-decay; of other classes
-        deep, gru, lstm, memory, nade, nade-memory; and of these, such as nade-plain, nade-masks, the twins
-        without noise and with dropout masks; separated by commas [all; with quick, without twins and lstm]
+        deep, gru, lstm, memory, nade, nade-memory, nade-similar; and of these, such as nade-plain and
+        nade-masks, the twins without noise and with dropout masks; separated by commas [all; with quick,
+        without twins and lstm]
     ablation
         instead of these: one member of best, and it without each of its ingredients in turn
     seeds

@@ -48,7 +48,7 @@ def train(
         and ones or real values, steps x features: a .npz, .npy or .csv file or a folder of such [bach]
     preset
         default, paper (its table of chosen hyperparameters), best (ours), or of another class of
-        network: deep, gru, lstm, memory, nade, nade-memory
+        network: deep, gru, lstm, memory, nade, nade-memory, nade-similar
     config
         a TOML file of options, such as the config.toml of a run
     drop

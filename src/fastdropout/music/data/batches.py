@@ -16,8 +16,9 @@ With `score_first` a frame of zeros is put before each piece, so that its first 
 frame is ever scored twice, and padding never. `nll_per_step` of a split is the sum over all scored
 frames divided by their number, `batch.mask.sum()` summed over the batches, not a mean of means.
 
-With `memory` the inputs also hold the memory of the piece (see `memory.py`), which looks back over the whole
-piece, whatever chunk a frame is in. A frame of zeros before a piece is not heard.
+With `memory` the inputs also hold the memory of the piece (see `memory.py`), and with `similar` that of
+similar moments (see `similar.py`). Both look back over the whole piece, whatever chunk a frame is in. A frame
+of zeros before a piece is not heard.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdropout.errors import DataError
-from fastdropout.music.data.memory import LEVELS, Recalled, recall, recalled, width
+from fastdropout.music.data import memory as exact
+from fastdropout.music.data import similar as soft
 from fastdropout.music.data.rolls import Piece
 
 if TYPE_CHECKING:  # torch takes seconds to import, and cutting needs none of it.
@@ -58,7 +60,7 @@ class Batch:
 class Remembered:
     """The memories of all steps of chunks."""
 
-    where: Recalled
+    where: exact.Recalled
     """`[chunks, steps, levels]`: places in `pool`, -1 for nothing."""
     pool: Piece
     """`[frames + 1, features]`: the frames of all pieces, and one of zeros."""
@@ -76,6 +78,8 @@ class Chunks:
     """`[chunks]`: which piece a chunk is of; chunks of a piece follow one another."""
     carry: bool
     memory: Remembered | None = None
+    similar: soft.Averaged | None = None
+    """`[chunks, steps, features of this memory]`."""
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -94,6 +98,7 @@ def chunks(
     score_first: bool = False,
     pad: Literal["front", "end"] = "front",
     memory: bool = False,
+    similar: bool = False,
 ) -> Chunks:
     """Cut pieces into chunks of `length` frames; with `carry` of `length` predictions, one frame more."""
     if length < 2:
@@ -111,21 +116,26 @@ def chunks(
     features, kind = _features(pieces)
     frames = np.zeros((len(cut), window, features), kind)
     scored = np.zeros((len(cut), window - 1), np.bool_)
-    found = [recall(piece) for piece in pieces] if memory else []
+    found = [exact.recall(piece) for piece in pieces] if memory else []
+    averaged = [soft.similar(piece) for piece in pieces] if similar else []
     firsts = np.cumsum([0, *map(len, pieces)])
-    where = np.full((len(cut), window - 1, len(LEVELS)), -1, np.int32) if memory else None
+    where = np.full((len(cut), window - 1, len(exact.LEVELS)), -1, np.int32) if memory else None
+    more = np.zeros((len(cut), window - 1, soft.width(features)), np.float16) if similar else None
     for row, (number, start, end) in enumerate(cut):
         real = pieces[number][max(start, 0) : end]
         at = window - (end - start) if pad == "front" else 0
         silence = max(-start, 0)  # The frame of zeros before a piece whose first frame is scored.
         frames[row, at + silence : at + silence + len(real)] = real
         scored[row, at : at + end - start - 1] = True
+        heard, place = slice(max(start, 0), end - 1), slice(at + silence, at + end - start - 1)
         if where is not None:
-            own = found[number][max(start, 0) : end - 1]
-            where[row, at + silence : at + silence + len(own)] = np.where(own < 0, -1, own + firsts[number])
+            own = found[number][heard]
+            where[row, place] = np.where(own < 0, -1, own + firsts[number])
+        if more is not None:
+            more[row, place] = averaged[number][heard]
     numbers = np.array([number for number, _, _ in cut], np.int64)
     kept = None if where is None else Remembered(where, _pool(pieces))
-    return Chunks(frames, scored, numbers, carry, kept)
+    return Chunks(frames, scored, numbers, carry, kept, more)
 
 
 def batches(cut: Chunks, batch_size: int, generator: np.random.Generator | None = None) -> Iterator[Batch]:
@@ -161,6 +171,7 @@ def whole_pieces(
     score_first: bool = False,
     max_frames: int = 20_000,
     memory: bool = False,
+    similar: bool = False,
 ) -> Iterator[Batch]:
     """Whole pieces, the longest first, padded at the end to the longest of their batch.
 
@@ -178,15 +189,20 @@ def whole_pieces(
         features, kind = _features(pieces)
         frames = np.zeros((window, len(rows), features), kind)
         scored = np.zeros((window - 1, len(rows)), np.bool_)
-        more = np.zeros((window - 1, len(rows), width(features)), kind) if memory else None
+        inputs = memory_width(features, memory, similar)
+        more = np.zeros((window - 1, len(rows), inputs), np.float32) if inputs else None
         for row, number in enumerate(rows):
             end = lead + len(pieces[number])
             frames[lead:end, row] = pieces[number]
             scored[: end - 1, row] = True
             if more is not None:
-                heard = recall(pieces[number])[: end - 1 - lead]
-                more[lead : lead + len(heard), row] = recalled(_pool([pieces[number]]), heard)
+                more[lead : end - 1, row] = _remembered(pieces[number], memory, similar)[: end - 1 - lead]
         yield _tensors(frames, scored, np.ones(len(rows), np.bool_), np.array(rows, np.int64), more)
+
+
+def memory_width(features: int, memory: bool, similar: bool) -> int:
+    """Inputs beside a frame of `features`."""
+    return memory * exact.width(features) + similar * soft.width(features)
 
 
 def transposed(batch: Batch, shifts: Sequence[int]) -> Batch:
@@ -212,6 +228,13 @@ def transposed(batch: Batch, shifts: Sequence[int]) -> Batch:
     return Batch(inputs, targets, batch.mask, batch.fresh, batch.pieces)
 
 
+def _remembered(piece: Piece, memory: bool, similar: bool) -> npt.NDArray[np.float32]:
+    """What is remembered at each step of a piece, `[steps, memory_width]`."""
+    parts: list[npt.NDArray[Any]] = [exact.recalled(_pool([piece]), exact.recall(piece))] if memory else []
+    parts += [soft.similar(piece)] if similar else []
+    return np.concatenate(parts, -1, dtype=np.float32)
+
+
 def _features(pieces: Sequence[Piece]) -> tuple[int, np.dtype]:
     """The number of features, and the type, of all pieces."""
     return pieces[0].shape[1], pieces[0].dtype
@@ -226,11 +249,15 @@ def _batch(cut: Chunks, rows: npt.NDArray[np.int64], fresh: npt.NDArray[np.bool_
     frames, scored, pieces = cut.frames[rows], cut.scored[rows], cut.pieces[rows]
     empty = rows < 0
     frames[empty], scored[empty], pieces[empty] = 0, False, -1
-    more = None
+    parts: list[npt.NDArray[Any]] = []
     if cut.memory is not None:
         where = cut.memory.where[rows]
         where[empty] = -1
-        more = recalled(cut.memory.pool, where).transpose(1, 0, 2)
+        parts.append(exact.recalled(cut.memory.pool, where))
+    if cut.similar is not None:
+        parts.append(cut.similar[rows])
+        parts[-1][empty] = 0
+    more = np.concatenate(parts, -1, dtype=np.float32).transpose(1, 0, 2) if parts else None
     return _tensors(frames.transpose(1, 0, 2), scored.T, fresh, pieces, more)
 
 
@@ -239,7 +266,7 @@ def _tensors(
     scored: npt.NDArray[np.bool_],
     fresh: npt.NDArray[np.bool_],
     pieces: npt.NDArray[np.int64],
-    memory: Piece | None = None,
+    memory: npt.NDArray[np.float32] | None = None,
 ) -> Batch:
     import torch
 
@@ -248,8 +275,7 @@ def _tensors(
     mask = torch.from_numpy(np.ascontiguousarray(scored))
     inputs = real[:-1]
     if memory is not None:
-        more = torch.from_numpy(np.ascontiguousarray(memory)).to(torch.float32)
-        inputs = torch.cat([inputs, more], -1)
+        inputs = torch.cat([inputs, torch.from_numpy(np.ascontiguousarray(memory))], -1)
     return Batch(inputs, real[1:], mask, torch.from_numpy(fresh.copy()), pieces)
 
 

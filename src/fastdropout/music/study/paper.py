@@ -30,7 +30,7 @@ def figure_for(model: str, corpus: str) -> float | None:
 def class_of(config: Any) -> str:
     """The class of a configuration, a name for `figure_for`."""
     kind = "nade" if config.output == "nade" else "deep" if config.layers > 1 else "rnn"
-    return f"{kind}-memory" if config.memory else kind
+    return f"{kind}-memory" if config.memory or config.similar else kind
 
 
 def described(config: Any) -> str:
@@ -43,5 +43,6 @@ def described(config: Any) -> str:
     layers = "one layer" if config.layers == 1 else f"{config.layers} layers"
     cells = "" if config.cell == "tanh" else f" of {config.cell.upper()}"
     notes = {"nade": "notes that depend on those below them (NADE)", "gaussian": "real values"}
-    memory = ", and a memory of the piece" if config.memory else ""
+    memories = [("a memory of the piece", config.memory), ("one of similar moments", config.similar)]
+    memory = "".join(f", and {what}" for what, there in memories if there)
     return f"{layers}{cells} with {notes.get(config.output, 'independent notes')}{memory}"

@@ -31,7 +31,10 @@ EXCERPT = 64
 """Frames of the test piece that is shown, and of the piece that the network makes."""
 MAX_BESIDE = 200
 """Folders beside a run that are looked into."""
-NETWORK = ("hidden", "layers", "cell", "members", "skip", "memory", "output", "nade_hidden", "score_first")
+NETWORK = (
+    *("hidden", "layers", "cell", "members", "skip", "memory", "similar", "output", "nade_hidden"),
+    "score_first",
+)
 """Options in which a network and its twin without noise agree."""
 MAX_SECONDS, TEMPO = 24.0, 100.0
 """Of each piece that is played, which makes a megabyte of the page; quarters a minute."""

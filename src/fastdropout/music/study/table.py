@@ -80,6 +80,7 @@ CLASSES = {
     "memory": "FD-RNN + memory",
     "nade": "FD-RNN-NADE",
     "nade-memory": "FD-RNN-NADE + memory",
+    "nade-similar": "FD-RNN-NADE + both memories",
 }
 """Other networks than the paper's, each what its preset says."""
 TWINS = {

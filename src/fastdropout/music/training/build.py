@@ -81,6 +81,7 @@ def _build_part(config: Config, features: int) -> NoteRNN:
         layers=config.layers,
         skip=config.skip,
         memory=config.memory,
+        similar=config.similar,
         drop_input=config.drop_input,
         drop_memory=config.drop_memory,
         drop_hidden=config.drop_hidden,

@@ -55,6 +55,9 @@ class Config(BaseModel):
     memory: bool = Field(
         False, description="also read what followed the last frames when they occurred earlier in the piece"
     )
+    similar: bool = Field(
+        False, description="also read the average of what followed similar moments of the piece"
+    )
     drop_input: Drop = Field(0.2, description="drop probability of the inputs")
     drop_memory: Drop = Field(0.0, description="drop probability of the memory's inputs")
     drop_hidden: Drop = Field(0.5, description="drop probability on the recurrent connection")
@@ -210,9 +213,9 @@ _RULES: tuple[_Rule, ...] = (
         "loss expected is loss mean where propagate_output is false: leave it out",
     ),
     (
-        ("drop_memory", "memory"),
-        lambda drop, memory: drop > 0 and not memory,
-        "drop_memory is not used without memory: leave it out or set memory, got {drop_memory}",
+        ("drop_memory", "memory", "similar"),
+        lambda drop, memory, similar: drop > 0 and not (memory or similar),
+        "drop_memory is not used without memory or similar: leave it out or set one, got {drop_memory}",
     ),
     (
         ("drop_between", "layers"),
@@ -233,8 +236,8 @@ _RULES: tuple[_Rule, ...] = (
         "weight_noise is for the cells tanh and relu, without a NADE: leave it out",
     ),
     (
-        ("memory", "output"),
-        lambda memory, output: memory and output == "gaussian",
-        "memory is for zeros and ones, real values do not occur twice: leave it out",
+        ("memory", "similar", "output"),
+        lambda memory, similar, output: (memory or similar) and output == "gaussian",
+        "memory and similar are for zeros and ones, real values do not occur twice: leave them out",
     ),
 )

@@ -85,7 +85,8 @@ def evaluate(
     by_frame = [np.zeros(0, np.float32) for _ in pieces]
     tally = np.zeros((3, BINS))  # count, sum of probabilities, number that sounded
     with evaluating(model):
-        for batch in whole_pieces(pieces, score_first=score_first, memory=model.memory):
+        memories = {"memory": model.memory, "similar": model.similar}
+        for batch in whole_pieces(pieces, score_first=score_first, **memories):
             parts: list[Tensor] = []
             for prediction, window in windows(model, batch):
                 output, parameters = prediction.output, prediction.parameters(window.targets)
@@ -145,7 +146,7 @@ def expected_frames(model: Network, piece: Piece) -> Moments:
     another, given those before it in the frame.
     """
     with evaluating(model):
-        batch = next(whole_pieces([piece], memory=model.memory))
+        batch = next(whole_pieces([piece], memory=model.memory, similar=model.similar))
         return Moments.cat([found.expected(window.targets)[:, 0] for found, window in windows(model, batch)])
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from fastdropout.moments import Moments
-from fastdropout.music.data.memory import Memory, width
+from fastdropout.music.data.batches import memory_width
+from fastdropout.music.data.memory import Memory
 from fastdropout.music.data.rolls import KEYS, LOWEST, Piece
 from fastdropout.music.data.series import is_series
+from fastdropout.music.data.similar import Similar
 from fastdropout.music.training.evaluation import evaluating
 from fastdropout.music.training.network import Network
 
@@ -51,13 +55,14 @@ def generate(
     if prime is not None:
         roll[:given] = prime[:given]
     state: Moments | None = None
-    memory = Memory(model.features) if model.memory else None
+    memories: list[Memory | Similar] = [Memory(model.features)] if model.memory else []
+    memories += [Similar(model.features)] if model.similar else []
     before = roll[:given] if lead is None else np.concatenate([lead, roll[:given]])
     # Nothing is silence, which is not remembered.
     heard = before if len(before) else None
     with evaluating(model):
         for frame in range(given, frames):
-            prediction, state = model(_inputs(model, heard, memory), state)
+            prediction, state = model(_inputs(model, heard, memories), state)
             roll[frame] = prediction[-1, 0].draw(generator, temperature).numpy()
             heard = roll[frame : frame + 1]
     return roll
@@ -93,14 +98,14 @@ def is_music(model: Network, corpus: str) -> bool:
     return model.features == KEYS and not model.output.real and not is_series(corpus)
 
 
-def _inputs(model: Network, heard: Piece | None, memory: Memory | None) -> torch.Tensor:
+def _inputs(model: Network, heard: Piece | None, memories: Sequence[Memory | Similar]) -> torch.Tensor:
     """Frames, and what is remembered at each, as a batch of one: (steps, 1, inputs)."""
     frames = model.output.silence()[None] if heard is None else torch.from_numpy(heard)
     frames = frames.float().unsqueeze(1)
-    if memory is None:
+    if not memories:
         return frames
-    if heard is None:
-        more = np.zeros((1, width(model.features)), np.uint8)
-    else:
-        more = np.stack([memory.hear(frame) for frame in heard])
-    return torch.cat([frames, torch.from_numpy(more).float().unsqueeze(1)], -1)
+    more = np.zeros((len(frames), memory_width(model.features, model.memory, model.similar)), np.float32)
+    if heard is not None:
+        for row, frame in zip(more, heard, strict=True):
+            row[:] = np.concatenate([memory.hear(frame) for memory in memories])
+    return torch.cat([frames, torch.from_numpy(more).unsqueeze(1)], -1)

@@ -12,7 +12,7 @@ from fastdropout.functional import add_independent, dropout, sampled_dropout
 from fastdropout.functional.affine import Method
 from fastdropout.functional.transfer import Rule
 from fastdropout.moments import Moments
-from fastdropout.music.data.memory import width
+from fastdropout.music.data.batches import memory_width
 from fastdropout.music.training.outputs import IndependentNotes, Loss, Output, Prediction
 from fastdropout.nn import Linear, NoisyLinear
 
@@ -28,9 +28,15 @@ class Network(nn.Module):
     features: int
     """Of a frame."""
     memory: bool
-    """Whether the inputs hold a memory of the piece beside the frame."""
+    similar: bool
+    """Whether the inputs hold these memories of the piece beside the frame."""
     output: Output
     """The output layer, of the first part."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the inputs hold more than the frame."""
+        return self.memory or self.similar
 
     @property
     def parts(self) -> list[NoteRNN]:
@@ -72,6 +78,7 @@ class NoteRNN(Network):
         layers: recurrent layers, one above the other.
         skip: a linear path from the inputs to the context of the output layer besides.
         memory: the inputs hold a memory of the piece after the frame (`data/memory.py`).
+        similar: and, after that, one of similar moments (`data/similar.py`).
         drop_input, drop_memory: probabilities that a note, or a feature of the memory, is zeroed.
         drop_hidden, drop_between, drop_output: of hidden units on their way to the next step, to the next
             layer and to the output layer.
@@ -89,6 +96,7 @@ class NoteRNN(Network):
         layers: int = 1,
         skip: bool = False,
         memory: bool = False,
+        similar: bool = False,
         drop_input: float = 0.0,
         drop_memory: float = 0.0,
         drop_hidden: float = 0.0,
@@ -102,11 +110,11 @@ class NoteRNN(Network):
         method: Method = "moments",
     ) -> None:
         super().__init__()
-        self.features, self.memory, self.cell = features, memory, cell
+        self.features, self.memory, self.similar, self.cell = features, memory, similar, cell
         self.drops, self.method = (drop_input, drop_memory), method
-        inputs = features + width(features) if memory else features
+        inputs = features + memory_width(features, memory, similar)
         # One rate for all inputs is the layer's own affair; two are applied before it.
-        own = 0.0 if memory else drop_input
+        own = 0.0 if self.remembers else drop_input
         kind, options = recurrent(cell)
         self.rnn = kind(
             inputs,
@@ -151,7 +159,7 @@ class NoteRNN(Network):
     def read(self, inputs: Tensor) -> Moments:
         """The inputs as the layers get them: in the output layer's units, dropped here if by two rates."""
         frames = self.output.encode(inputs[..., : self.features])
-        if not self.memory:
+        if not self.remembers:
             return Moments.certain(frames)
         return Moments.cat(
             [self._drop(frames, self.drops[0]), self._drop(inputs[..., self.features :], self.drops[1])], -1
@@ -174,7 +182,7 @@ class NoteRNN(Network):
         context = self.out(hidden if where is None else hidden[where])
         if self.skip is not None:
             # Masks of their own, so that the two paths are independent.
-            again = self.read(inputs) if self.method == "mask" and self.memory else x
+            again = self.read(inputs) if self.method == "mask" and self.remembers else x
             context = add_independent(context, self.skip(again if where is None else again[where]))
         return Prediction([self.output], [context]), self._pack(last)
 
@@ -205,7 +213,8 @@ class Ensemble(Network):
     def __init__(self, members: int, make: Callable[[], NoteRNN]) -> None:
         super().__init__()
         self.members = nn.ModuleList([make() for _ in range(members)])
-        self.features, self.memory = self.parts[0].features, self.parts[0].memory
+        first = self.parts[0]
+        self.features, self.memory, self.similar = first.features, first.memory, first.similar
 
     @property
     def parts(self) -> list[NoteRNN]:

@@ -8,6 +8,7 @@
 - `deep`, `gru`, `lstm`: more layers, and cells with gates, with independent notes.
 - `memory`: one tanh layer with a memory of the piece.
 - `nade`, `nade-memory`: the notes of a frame one after the other, without and with that memory.
+- `nade-similar`: with a memory of similar moments besides.
 
 `bach` and folders of MIDI files take what is for `jsb-chorales` in those.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-CLASSES = ("deep", "gru", "lstm", "memory", "nade", "nade-memory")
+CLASSES = ("deep", "gru", "lstm", "memory", "nade", "nade-memory", "nade-similar")
 """Presets of other networks than the paper's."""
 PRESETS = ("default", "paper", "best", *CLASSES)
 
@@ -146,22 +147,26 @@ _NADE_MEMORY: dict[str, dict[str, Any]] = {
     # The one set on which a single network overfits: two, averaged, and more noise in what they read.
     "jsb-chorales": {"members": 2, "hidden": 600, "epochs": 80, "drop_input": 0.5, "drop_memory": 0.75},
 }
+_NADE_SIMILAR: dict[str, dict[str, Any]] = {}
 
 
 def _class(name: str, corpus: str) -> dict[str, Any]:
     options = {**_CLASS_ALL, **_CLASS[corpus]}
     drops = dict(zip(_DROPS, _NADE[corpus], strict=True))
     options |= {"drop_hidden": drops["drop_hidden"], "drop_output": drops["drop_output"]}
-    if "memory" in name:
+    if name in ("memory", "nade-memory", "nade-similar"):
+        options["skip"] = True
         options |= {"memory": True, "drop_memory": drops["drop_memory"]}
     if "nade" in name:
         units = 200 if corpus == "jsb-chorales" else 120
         options |= {"output": "nade", "nade_hidden": units}
         options |= {kind: drops[kind] for kind in ("drop_nade_input", "drop_nade_hidden")}
-    if name == "nade-memory":
-        options |= _NADE_MEMORY.get(corpus, {})
-    if name in ("memory", "nade", "nade-memory"):
+    if name == "nade":
         options["skip"] = True
+    if name in ("nade-memory", "nade-similar"):
+        options |= _NADE_MEMORY.get(corpus, {})
+    if name == "nade-similar":
+        options |= {"similar": True, **_NADE_SIMILAR.get(corpus, {})}
     if name == "deep":
         options |= {"layers": 2, "drop_between": drops["drop_output"]}
     if name in ("gru", "lstm"):

@@ -42,10 +42,12 @@ def sample(train: Chunks) -> Batch:
     rows = np.unique(np.linspace(0, len(train) - 1, CHUNKS).round().astype(np.int64))
     at = max(0, train.steps - STEPS) if train.scored[:, -1].all() else 0
     frames, scored = train.frames[rows, at : at + STEPS + 1], train.scored[rows, at : at + STEPS]
-    memory = train.memory
-    if memory is not None:
-        memory = replace(memory, where=memory.where[rows, at : at + STEPS])
-    few = replace(train, frames=frames, scored=scored, pieces=train.pieces[rows], carry=False, memory=memory)
+    few = replace(train, frames=frames, scored=scored, pieces=train.pieces[rows], carry=False)
+    if train.memory is not None:
+        where = train.memory.where[rows, at : at + STEPS]
+        few = replace(few, memory=replace(train.memory, where=where))
+    if train.similar is not None:
+        few = replace(few, similar=train.similar[rows, at : at + STEPS])
     return next(batches(few, CHUNKS))
 
 

@@ -87,7 +87,8 @@ class Data:
         """The batches of the valid split, in order."""
         if isinstance(self.valid, Chunks):
             return list(batches(self.valid, max(config.batch, 64)))
-        return list(whole_pieces(self.valid, score_first=config.score_first, memory=config.memory))
+        memories = {"memory": config.memory, "similar": config.similar}
+        return list(whole_pieces(self.valid, score_first=config.score_first, **memories))
 
 
 def load_corpus(config: Config, progress: object = None) -> Corpus:
@@ -118,6 +119,7 @@ def prepare(config: Config, corpus: Corpus | None = None) -> Data:
             score_first=config.score_first,
             pad=config.pad,
             memory=config.memory,
+            similar=config.similar,
         )
 
     train = cut(corpus.train)
@@ -136,8 +138,9 @@ def check_fits(config: Config, corpus: Corpus) -> None:
         faults.append(f"output must be gaussian for real values, got {config.output}")
     if not corpus.real and config.output == "gaussian":
         faults.append("output gaussian is for real values, which the corpus does not have: leave it out")
-    if corpus.real and config.memory:
-        faults.append("memory is for zeros and ones, real values do not occur twice: leave it out")
+    if corpus.real and (config.memory or config.similar):
+        what = "memory and similar are for zeros and ones, real values do not occur twice: leave them out"
+        faults.append(what)
     if corpus.real and (config.pad == "front" or config.score_first):
         faults.append("pad must be end and score_first false for real values, among which 0 is not nothing")
     if corpus.series and config.transpose:

@@ -110,6 +110,7 @@ STRUCTURED = Space(
         "transpose": _any(0, 5),
         "skip": _any(True, False),
         "memory": _any(True, False),
+        "similar": Row(CategoricalDistribution((True, False)), _MEMORY, False),
         "output": _any("nade", "notes"),
         "nade_hidden": Row(CategoricalDistribution((50, 100, 200, 300)), _NADE, None),
         "drop_input": _between(0.0, 0.5),
