@@ -1,3 +1,4 @@
+import gc
 import os
 
 # Two workers on two cores: second threads would fight for them, also in the processes that tests start.
@@ -23,6 +24,21 @@ def pytest_xdist_make_scheduler(config, log):
 
         return WorkStealingScheduling(config, log)
     return None
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    """torch.distributed with this process alone.
+
+    It ends after the test's own objects. A wrapped network that outlives its group takes it along, and waits
+    with Python's lock for threads that want the lock: on a busy machine for ever.
+    """
+    import torch
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    gc.collect()
+    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

@@ -80,22 +80,19 @@ class Branches(nn.Module):
         return self.used(x)
 
 
+@pytest.mark.usefixtures("process_group")
 @pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static graph"])
-def test_distributed_training_finds_unused_parameters(tmp_path, static):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        model = Branches()
-        wrapped = nn.parallel.DistributedDataParallel(
-            model, find_unused_parameters=not static, static_graph=static
-        )
-        for _ in range(3):
-            model.zero_grad()
-            out = wrapped(torch.ones(4, 3))
-            (out.mean.sum() + out.var.sum()).backward()
-            assert model.used.weight.grad.abs().sum() > 0
-            assert model.unused.weight.grad is None
-    finally:
-        torch.distributed.destroy_process_group()
+def test_distributed_training_finds_unused_parameters(static):
+    model = Branches()
+    wrapped = nn.parallel.DistributedDataParallel(
+        model, find_unused_parameters=not static, static_graph=static
+    )
+    for _ in range(3):
+        model.zero_grad()
+        out = wrapped(torch.ones(4, 3))
+        (out.mean.sum() + out.var.sum()).backward()
+        assert model.used.weight.grad.abs().sum() > 0
+        assert model.unused.weight.grad is None
 
 
 def test_full_backward_hooks_have_a_way_round():

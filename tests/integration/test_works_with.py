@@ -109,7 +109,8 @@ def test_checkpointed_parts_are_traced(gains):
         noise.std(y)
 
 
-def test_distributed_networks(tmp_path):
+@pytest.mark.usefixtures("process_group")
+def test_distributed_networks():
     """One process: gradients, diagonal and trace are those of the network itself, unused weights or not."""
 
     class Unused(nn.Module):
@@ -120,23 +121,19 @@ def test_distributed_networks(tmp_path):
         def forward(self, x):
             return self.body(x)
 
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        plain, model = net(), Unused()
-        wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
-        found = []
-        for run, body in ((plain, plain), (wrapped, model.body)):
-            for _ in range(2):
-                with fd.integrate() as noise:
-                    y = run(X)
-                    loss = F.cross_entropy(y, torch.tensor([0, 1, 2, 0]))
-                std = noise.std(y)
-                loss.backward()
-            found.append((y.var, std, body[0].weight.grad, fd.integrate(run)(X).std))
-        for a, b in zip(*found, strict=True):
-            torch.testing.assert_close(a, b)
-    finally:
-        torch.distributed.destroy_process_group()
+    plain, model = net(), Unused()
+    wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    found = []
+    for run, body in ((plain, plain), (wrapped, model.body)):
+        for _ in range(2):
+            with fd.integrate() as noise:
+                y = run(X)
+                loss = F.cross_entropy(y, torch.tensor([0, 1, 2, 0]))
+            std = noise.std(y)
+            loss.backward()
+        found.append((y.var, std, body[0].weight.grad, fd.integrate(run)(X).std))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_exceptions_leave_torch_as_it_was():
