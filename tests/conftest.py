@@ -26,6 +26,16 @@ def pytest_xdist_make_scheduler(config, log):
     return None
 
 
+# Files with long set-ups or tests. Begun first, they leave short tests for the end, when one worker takes
+# over what the other has not begun; in the middle, both might set the same up.
+LONG = ("test_site", "test_gallery", "test_documents", "test_operator", "test_command", "test_executors")
+
+
+def pytest_collection_modifyitems(items):
+    """The long ones first, otherwise in order."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
+
+
 @pytest.fixture
 def process_group(tmp_path):
     """torch.distributed with this process alone.

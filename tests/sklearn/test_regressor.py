@@ -220,7 +220,7 @@ def test_progress_bar(friedman, capsys):
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
         ({"validation_fraction": 1.5}, r"validation_fraction must lie in \(0, 1\), got 1.5"),
         ({"batch_size": 0}, "batch_size must be"),
-        ({"max_iter": 2.5}, "max_iter must be a whole number of at least 1, got 2.5"),
+        ({"max_iter": 2.5}, 'max_iter must be "auto" or a whole number of at least 1, got 2.5'),
         ({"ensemble_size": 0}, "ensemble_size must be a whole number of at least 1, got 0"),
         ({"early_stopping": "yes"}, "early_stopping must be one of True, False, auto, got 'yes'"),
     ],

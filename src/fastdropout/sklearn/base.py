@@ -46,7 +46,6 @@ class FastDropoutEstimator(BaseEstimator):
     def _check_parameters(self) -> None:
         """Refuse what cannot be, before any work is done."""
         at_least: dict[str, tuple[float, Any]] = {
-            "max_iter": (1, Integral),
             "n_iter_no_change": (1, Integral),
             "ensemble_size": (1, Integral),
             "weight_decay": (0, Real),
@@ -61,12 +60,11 @@ class FastDropoutEstimator(BaseEstimator):
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate!r}")
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must lie in (0, 1), got {self.validation_fraction!r}")
-        if self.batch_size != "auto" and not (
-            isinstance(self.batch_size, int | np.integer) and self.batch_size >= 1
-        ):
-            raise ValueError(
-                f'batch_size must be "auto" or a whole number of at least 1, got {self.batch_size!r}'
-            )
+        for name in ("batch_size", "max_iter"):
+            value = getattr(self, name)
+            whole = isinstance(value, Integral) and not isinstance(value, bool)
+            if value != "auto" and not (whole and value >= 1):
+                raise ValueError(f'{name} must be "auto" or a whole number of at least 1, got {value!r}')
         choices: dict[str, tuple[Any, ...]] = {
             "activation": tuple(ACTIVATIONS),
             "loss": LOSSES,
@@ -117,7 +115,7 @@ class FastDropoutEstimator(BaseEstimator):
 
     def _settings(self, rows: int, constant: bool = False) -> Settings:
         size = auto_batch_size(rows) if self.batch_size == "auto" else self.batch_size
-        total = None if constant or self.schedule == "constant" else self.max_iter
+        total = None if constant or self.schedule == "constant" else self._epochs(rows)
         return Settings(self.learning_rate, min(size, rows), self.weight_decay, total)
 
     def _row_loss(self, training: bool) -> RowLoss:
@@ -139,7 +137,7 @@ class FastDropoutEstimator(BaseEstimator):
         best = Best(self.tol)
         self.loss_curve_: list[float] = []
         self.validation_loss_curve_: list[float] = []
-        for _ in self._progress(range(self.max_iter)):
+        for _ in self._progress(range(self._epochs(len(rows)))):
             seen = trainer.epoch()
             self.loss_curve_.append(float(seen.mean()))
             if valid is not None:
@@ -155,6 +153,9 @@ class FastDropoutEstimator(BaseEstimator):
             raise ValueError(f"the training diverged: try a learning_rate below {self.learning_rate}")
         self._state = State(to_arrays(final))
         return held
+
+    def _epochs(self, rows: int) -> int:
+        return auto_max_iter(rows) if self.max_iter == "auto" else self.max_iter
 
     def _held_out(self, n: int, rng: np.random.RandomState, stratify: Array | None) -> Array | None:
         """Indices of the validation rows, drawn before anything else is."""
@@ -211,6 +212,15 @@ def auto_batch_size(rows: int) -> int:
     [32, 62, 256, 900, 1024]
     """
     return max(32, min(256, rows // 16), min(1024, rows // 100))
+
+
+def auto_max_iter(rows: int) -> int:
+    """200 epochs of up to 20,000 rows; of more rows fewer, since each of them has more updates.
+
+    >>> [auto_max_iter(rows) for rows in (100, 20_000, 90_000, 1_000_000)]
+    [200, 200, 44, 20]
+    """
+    return max(20, min(200, 4_000_000 // rows))
 
 
 @torch.no_grad()

@@ -52,7 +52,7 @@ class FastDropoutClassifier(ClassifierMixin, FastDropoutEstimator):
         schedule: Literal["cosine", "constant"] = "cosine",
         weight_decay: float = 0.0,
         batch_size: int | Literal["auto"] = "auto",
-        max_iter: int = 200,
+        max_iter: int | Literal["auto"] = "auto",
         early_stopping: bool | Literal["auto"] = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 40,

@@ -38,7 +38,8 @@ class FastDropoutRegressor(RegressorMixin, FastDropoutEstimator):
         weight_decay: decoupled from the gradient (AdamW).
         batch_size: rows of an update; `"auto"` is a sixteenth of the rows, between 32 and 256,
             and of more than 25,600 rows a hundredth, up to 1,024.
-        max_iter: largest number of epochs.
+        max_iter: largest number of epochs; `"auto"` is 200 for up to 20,000 rows, and fewer for more rows,
+            at least 20.
         early_stopping: keep the weights that are best on `validation_fraction` of the rows, and stop when
             nothing got better for `n_iter_no_change` epochs. `"auto"`: from 200 rows on.
         validation_fraction: share of the rows that is held out for that, and for the variance of the noise.
@@ -76,7 +77,7 @@ class FastDropoutRegressor(RegressorMixin, FastDropoutEstimator):
         schedule: Literal["cosine", "constant"] = "cosine",
         weight_decay: float = 0.0,
         batch_size: int | Literal["auto"] = "auto",
-        max_iter: int = 200,
+        max_iter: int | Literal["auto"] = "auto",
         early_stopping: bool | Literal["auto"] = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 40,
