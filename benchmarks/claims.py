@@ -103,7 +103,7 @@ def against_masks(model: Network, config: Config, pieces: Sequence[Piece], masks
 def published(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in published_models():
         found = load_model(name)
-        if found.config.output not in (None, "notes") or found.config.memory:
+        if found.config.output not in (None, "notes") or found.model.remembers:
             continue
         pieces = load_corpus(found.config).test
         drops = {key: getattr(found.config, key) for key in ("drop_input", "drop_hidden", "drop_output")}
