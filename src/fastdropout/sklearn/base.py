@@ -215,12 +215,12 @@ def auto_batch_size(rows: int) -> int:
 
 
 def auto_max_iter(rows: int) -> int:
-    """200 epochs of up to 20,000 rows; of more rows fewer, since each of them has more updates.
+    """200 epochs of up to 40,000 rows; of more rows fewer, since each of them has more updates.
 
-    >>> [auto_max_iter(rows) for rows in (100, 20_000, 90_000, 1_000_000)]
-    [200, 200, 44, 20]
+    >>> [auto_max_iter(rows) for rows in (100, 40_000, 90_000, 1_000_000)]
+    [200, 200, 88, 20]
     """
-    return max(20, min(200, 4_000_000 // rows))
+    return max(20, min(200, 8_000_000 // rows))
 
 
 @torch.no_grad()

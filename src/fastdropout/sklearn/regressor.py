@@ -38,7 +38,7 @@ class FastDropoutRegressor(RegressorMixin, FastDropoutEstimator):
         weight_decay: decoupled from the gradient (AdamW).
         batch_size: rows of an update; `"auto"` is a sixteenth of the rows, between 32 and 256,
             and of more than 25,600 rows a hundredth, up to 1,024.
-        max_iter: largest number of epochs; `"auto"` is 200 for up to 20,000 rows, and fewer for more rows,
+        max_iter: largest number of epochs; `"auto"` is 200 for up to 40,000 rows, and fewer for more rows,
             at least 20.
         early_stopping: keep the weights that are best on `validation_fraction` of the rows, and stop when
             nothing got better for `n_iter_no_change` epochs. `"auto"`: from 200 rows on.
