@@ -39,6 +39,7 @@ NO_REGULARISER: dict[str, Any] = {
 }
 """What turns a configuration into that of the plain RNN; all other options are size and budget."""
 
+_LARGE = {"lr": 0.002, "momentum": 0.99}
 # Without noise in the network, steps with as much momentum as `best` may have overshoot.
 _STEADY = {"lr": 0.001, "momentum": 0.9}
 _GENTLE = {"lr": 0.0003, "momentum": 0.9}
@@ -54,7 +55,7 @@ _COMPARED: dict[str, tuple[dict[str, Any], ...]] = {
         {**_MASKS, "drop_output": 0.5, **_GENTLE},
     ),
     "weight-noise": (
-        {"weight_noise": True},
+        {"weight_noise": True, **_LARGE},
         {"weight_noise": True, **_STEADY},
         {"weight_noise": True, "weight_std": 0.02, **_STEADY},
     ),
@@ -71,7 +72,7 @@ _COMPARED: dict[str, tuple[dict[str, Any], ...]] = {
 
 _PLAIN_TWIN = (_STEADY, _SHORT, _GENTLE)
 # Sampled masks may want lower rates than integrated noise: also tried at half of them.
-_MASK_TWIN = ({"rates": 1.0}, {"rates": 0.5}, {"rates": 0.5, **_STEADY})
+_MASK_TWIN = ({"rates": 1.0}, {"rates": 0.5}, {"rates": 0.5, **_GENTLE})
 
 CLASSES = {
     "deep": "FD deep RNN",

@@ -155,6 +155,7 @@ _NADE_MEMORY: dict[str, dict[str, Any]] = {
 _NADE_SIMILAR: dict[str, dict[str, Any]] = {
     # Many inputs that say nearly the same: more of them are dropped.
     "musedata": {"drop_memory": 0.5, "drop_hidden": 0.7},
+    "jsb-chorales": {"drop_memory": 0.9},
 }
 
 
