@@ -43,6 +43,7 @@ def described(config: Any) -> str:
     layers = "one layer" if config.layers == 1 else f"{config.layers} layers"
     cells = "" if config.cell == "tanh" else f" of {config.cell.upper()}"
     notes = {"nade": "notes that depend on those below them (NADE)", "gaussian": "real values"}
-    memories = [("a memory of the piece", config.memory), ("one of similar moments", config.similar)]
-    memory = "".join(f", and {what}" for what, there in memories if there)
+    kinds = [("a memory of the piece", config.memory), ("a memory of similar moments", config.similar)]
+    memories = " and ".join(name for name, there in kinds if there)
+    memory = f", and {memories}" if memories else ""
     return f"{layers}{cells} with {notes.get(config.output, 'independent notes')}{memory}"
