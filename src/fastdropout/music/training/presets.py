@@ -159,11 +159,20 @@ _NADE_SIMILAR: dict[str, dict[str, Any]] = {
 }
 
 
+# With the large steps of one layer, two of them overfit sooner.
+_DEEP_LONG = {"drop_hidden": 0.5, "drop_between": 0.2, "lr": 0.001, "momentum": 0.9, "epochs": 30}
+_DEEP: dict[str, dict[str, Any]] = {
+    "nottingham": _DEEP_LONG,
+    "musedata": _DEEP_LONG,
+    "jsb-chorales": {"epochs": 90},
+}
+
+
 def _deep(corpus: str) -> dict[str, Any]:
     one = _BEST[corpus]
     units = one["hidden"] // one["members"]
     deep = {**one, "members": 1, "hidden": units, "layers": 2, "drop_between": one.get("drop_output", 0.5)}
-    return {**deep, "epochs": 90} if corpus == "jsb-chorales" else deep
+    return {**deep, **_DEEP.get(corpus, {})}
 
 
 def _class(name: str, corpus: str) -> dict[str, Any]:
