@@ -63,7 +63,8 @@ def test_all_faults_are_named_at_once():
         "carry must be a valid boolean, got 'yes'",
         "batch must be a valid integer, got True",
         "drop_output must be 0 where propagate_output is false",
-        "preset must be one of default, paper, best, deep, gru, lstm, memory, nade, nade-memory, nade-sim",
+        "preset must be one of default, paper, best, deep, gru, lstm, memory, nade, nade-memory, "
+        "nade-similar, got",
     ):
         assert part in message
 

@@ -111,7 +111,8 @@ def _averages(scores: _Floats, following: _Floats) -> _Floats:
         known = np.where(np.isneginf(score), 0, score)
         for sharpness in SHARPNESSES:
             weights = np.exp(sharpness * (score - 1))
-            # At most exp(-32) each, so that a sum that is not zero is no denormal number.
+            # The first frame has no moment before it, and 0 / 0 would not be a number. Where there is one,
+            # the sum is at least exp(-32), which this leaves as it is.
             weights /= np.maximum(weights.sum(1, keepdims=True), np.float32(1e-20))
             how_similar = (weights * known).sum(1, keepdims=True)
             blocks.append(np.concatenate([weights @ following, how_similar], 1))
