@@ -53,7 +53,7 @@ def table_1_short() -> str:
         "FD deep",
         "deep RNN",
         "FD-RNN-NADE + both",
-        "average of two",
+        "average of three",
         "weight decay",
         "adaptive",
         "RNN-NADE + both",

@@ -44,7 +44,7 @@ def test_the_table_follows_valid(tables, tmp_path):
     ]
     write_results(tmp_path / "results" / "table" / "jsb-chorales.json", runs)
     text = tables.table_1()
-    assert line(text, "average of two FD-RNNs") == "| average of two FD-RNNs | – | – | – | **8.000** |"
+    assert line(text, "average of three FD-RNNs") == "| average of three FD-RNNs | – | – | – | **8.000** |"
     assert line(text, "plain RNN").endswith("| 9.000 |")
     assert line(text, "adaptive weight noise").endswith("| – |")
     assert line(text, "FD-RNN (the paper)").endswith("| 8.01 |")

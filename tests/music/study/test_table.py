@@ -86,12 +86,13 @@ def test_twins_differ_from_their_model_in_the_noise_and_the_steps(name, corpus):
             else:
                 assert config["method"] == "mask"
         if kind == "masks":
-            rule = {"rule"} if own["rule"] != "fast" else set()
-            assert changed - {"method", *rule, "lr", "momentum"} == {
-                k for k in own if k.startswith("drop_") and own[k]
-            }
-            same = {option for option in configs[0] if configs[0][option] != own[option]}
-            assert same <= {"method", "rule"}
+            drops = {option for option in own if option.startswith("drop_") and own[option]}
+            for config, share in zip(configs, (0.5, 0.5, 1.0), strict=True):
+                assert {name: config[name] for name in drops} == pytest.approx(
+                    {name: share * own[name] for name in drops}
+                )
+                changed = {option for option in config if config[option] != own[option]}
+                assert changed <= {"method", "rule", "lr", "momentum", *drops}
 
 
 def test_plain_has_no_regulariser():

@@ -71,8 +71,8 @@ _COMPARED: dict[str, tuple[dict[str, Any], ...]] = {
 """
 
 _PLAIN_TWIN = (_STEADY, _SHORT, _GENTLE)
-# Sampled masks may want lower rates than integrated noise: also tried at half of them.
-_MASK_TWIN = ({"rates": 1.0}, {"rates": 0.5}, {"rates": 0.5, **_GENTLE})
+# Sampled masks want smaller steps than integrated noise, and lower rates may suit them better.
+_MASK_TWIN = ({"rates": 0.5, **_GENTLE}, {"rates": 0.5, **_STEADY}, {"rates": 1.0, **_GENTLE})
 
 CLASSES = {
     "deep": "FD deep RNN",
@@ -95,8 +95,8 @@ MODELS = {
     "plain": "plain RNN",
     "paper": "FD-RNN, the paper's settings",
     "single": "FD-RNN",
-    "best": "average of two FD-RNNs",
-    "plain-average": "average of two plain RNNs",
+    "best": "average of three FD-RNNs",
+    "plain-average": "average of three plain RNNs",
     "output-dropout": "dropout masks, hidden to output",
     "weight-noise": "adaptive weight noise",
     "weight-decay": "weight decay",
@@ -107,7 +107,7 @@ QUICK_MODELS = tuple(name for name in MODELS if name not in TWINS and name != "l
 """What a small version has."""
 
 ABLATIONS: dict[str, dict[str, Any]] = {
-    "one-wide-network": {"members": 1},
+    "one-wide-network": {"members": 1, "hidden": 600},
     "without-averaging": {"averaging": 0.0},
     "without-schedule": {"schedule": "none"},
     "without-added-noise": {"noise_hidden": 0.0},
