@@ -169,6 +169,27 @@ _NADE_SIMILAR: dict[str, dict[str, Any]] = {
 }
 
 
+# Where a GRU is better than tanh, chosen on valid (docs/explored.md).
+_GATED: dict[str, dict[str, Any]] = {
+    "piano-midi": {
+        "hidden": 300,
+        "drop_input": 0.1,
+        "drop_hidden": 0.5,
+        "drop_output": 0.2,
+        "momentum": 0.9,
+    },
+    # Gates remember for longer than a chunk: valid counts whole pieces.
+    "nottingham": {
+        "hidden": 300,
+        "drop_hidden": 0.7,
+        "drop_output": 0.3,
+        "lr": 0.002,
+        "epochs": 24,
+        "valid": "whole",
+    },
+}
+
+
 # With the large steps of one layer, two of them overfit sooner.
 _DEEP_LONG = {"drop_hidden": 0.5, "drop_between": 0.2, "lr": 0.001, "momentum": 0.9, "epochs": 30}
 _DEEP: dict[str, dict[str, Any]] = {
@@ -203,7 +224,7 @@ def _class(name: str, corpus: str) -> dict[str, Any]:
     if name == "nade-similar":
         options |= {"similar": True, **_NADE_SIMILAR.get(corpus, {})}
     if name in ("gru", "lstm"):
-        options["cell"] = name
+        options |= {"cell": name, **_GATED.get(corpus, {})}
     return options
 
 
