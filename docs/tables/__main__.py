@@ -36,6 +36,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "bach": music.bach,
     "table 1": music.table_1,
     "table 1 short": music.table_1_short,
+    "twins": music.twins,
     "table 1 runs": music.table_1_runs,
     "ablation": music.ablation,
     "executors": speed.executors,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from statistics import mean, stdev
 
 from docs.tables.markdown import ROOT, figures, table
@@ -22,10 +23,10 @@ def bach() -> str:
     return table(["command", "valid NLL", "test NLL", "time"], rows)
 
 
-def table_1() -> str:
+def table_1(models: Iterable[str] = tuple(name for name in MODELS if name not in TWINS)) -> str:
     """Test NLL of what valid chose, above the paper's figures; bold what is below that of its class."""
     rows = []
-    for model, label in MODELS.items():
+    for model in models:
         cells = []
         for corpus in CORPORA:
             best = chosen(results(corpus, model))
@@ -34,7 +35,7 @@ def table_1() -> str:
             text = "–" if score is None else f"{score:.3f}"
             cells.append(f"**{text}**" if score is not None and score < limit else text)
         if any(cell != "–" for cell in cells) or model not in (*CLASSES, *TWINS, "plain-average"):
-            rows.append([label, *cells])
+            rows.append([MODELS[model], *cells])
     for row, label in enumerate(PUBLISHED):
         figures = (TABLE_1[corpus][row] for corpus in CORPORA)
         name = label if "paper" in label else f"{label} (the paper)"
@@ -43,25 +44,28 @@ def table_1() -> str:
 
 
 def table_1_short() -> str:
-    """The rows of Table 1 that the README shows: of NADE only those with both memories."""
-    wanted = (
-        "test NLL",
-        "---",
-        "plain RNN |",
-        "FD-RNN |",
-        "FD-RNN (the paper)",
-        "FD deep",
-        "deep RNN",
-        "FD-RNN-NADE + both",
-        "average of three",
-        "weight decay",
-        "adaptive",
-        "RNN-NADE + both",
-        "Deep RNN (the paper)",
-        "RNN-NADE (the paper)",
-    )
-    starts = tuple(f"| {w}" for w in wanted)
-    return "\n".join(line for line in table_1().splitlines() if line.startswith(starts))
+    """The rows of Table 1 that the README shows: of NADE only those with both memories, and their twin."""
+    ours = ("plain", "single", "best", "plain-average", "weight-noise", "weight-decay", "gru", "deep")
+    return table_1((*ours, "nade-similar", "nade-similar-plain"))
+
+
+def twins() -> str:
+    """Test NLL of each class with fast dropout, without noise and with masks; bold the lowest."""
+    rows = []
+    for model in ("single", "best", *CLASSES):
+        plain = {"single": "plain", "best": "plain-average"}.get(model, f"{model}-plain")
+        kinds = {"fast dropout": model, "no noise": plain, "masks": f"{model}-masks"}
+        found = {(kind, c): chosen(results(c, name)) for kind, name in kinds.items() for c in CORPORA}
+        scores = {key: best.test for key, best in found.items() if best is not None and best.test is not None}
+        lowest = {
+            c: min((v for (_, where), v in scores.items() if where == c), default=None) for c in CORPORA
+        }
+        for kind in kinds:
+            values = [(scores.get((kind, c)), lowest[c]) for c in CORPORA]
+            cells = ["–" if v is None else f"**{v:.3f}**" if v == best else f"{v:.3f}" for v, best in values]
+            if any(cell != "–" for cell in cells):
+                rows.append([MODELS[model].replace("FD-", "").replace("FD ", ""), kind, *cells])
+    return table(["network", "trained with", *CORPORA], rows or [["–"] * 6])
 
 
 def table_1_runs() -> str:

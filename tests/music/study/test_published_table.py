@@ -58,6 +58,29 @@ def test_the_table_follows_valid(tables, tmp_path):
     assert line(text, "paper rule") == "| paper rule | 8.150 | +0.100 | 8.050 | +0.100 | 1 |"
 
 
+def test_twins_stand_beside_their_network(tables, tmp_path):
+    runs = [
+        result("memory", 1, 0, 7.0, 7.1),
+        result("memory-plain", 1, 0, 7.2, 6.9),  # Valid chooses the next.
+        result("memory-plain", 2, 0, 7.1, 7.3),
+        result("plain", 1, 0, 8.0, 8.1),
+    ]
+    write_results(tmp_path / "results" / "table" / "jsb-chorales.json", runs)
+    lines = tables.twins().splitlines()
+    assert lines[2:] == [
+        "| RNN | no noise | – | – | – | **8.100** |",
+        "| RNN + memory | fast dropout | – | – | – | **7.100** |",
+        "| RNN + memory | no noise | – | – | – | 7.300 |",
+    ]
+    assert "RNN + memory, no noise" not in tables.table_1()
+
+
+def test_the_readme_shows_what_is_published(tables):
+    short = tables.table_1_short().splitlines()
+    assert "| FD-RNN | – | – | – | – |" in short
+    assert "| Deep RNN (the paper) | – | 2.95 | 6.59 | 7.92 |" in short
+
+
 def test_nothing_published_is_a_dash(tables):
     assert line(tables.table_1(), "plain RNN") == "| plain RNN | – | – | – | – |"
     assert tables.ablation().splitlines()[-1] == "| – | – | – | – | – | – |"
