@@ -155,6 +155,8 @@ _NADE_ALONE: dict[str, dict[str, Any]] = {
     },
     "jsb-chorales": {"members": 2, "hidden": 600, "epochs": 80},
 }
+# With the memory beside it, half the units are better.
+_MEMORY: dict[str, dict[str, Any]] = {"jsb-chorales": {"hidden": 150, "epochs": 90}}
 _NADE_MEMORY: dict[str, dict[str, Any]] = {
     "piano-midi": {**_NADE_ALONE["piano-midi"], "drop_memory": 0.1},
     # Still learning after 20 epochs.
@@ -213,6 +215,8 @@ def _class(name: str, corpus: str) -> dict[str, Any]:
     if name in ("memory", "nade-memory", "nade-similar"):
         options["skip"] = True
         options |= {"memory": True, "drop_memory": drops["drop_memory"]}
+    if name == "memory":
+        options |= _MEMORY.get(corpus, {})
     if "nade" in name:
         units = 200 if corpus == "jsb-chorales" else 120
         options |= {"output": "nade", "nade_hidden": units}
