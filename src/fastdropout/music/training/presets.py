@@ -155,7 +155,7 @@ _NADE_ALONE: dict[str, dict[str, Any]] = {
     },
     "jsb-chorales": {"members": 2, "hidden": 600, "epochs": 80},
 }
-# With the memory beside it, half the units are better.
+# With the memory to read, half the units are better, chosen on valid (docs/explored.md).
 _MEMORY: dict[str, dict[str, Any]] = {"jsb-chorales": {"hidden": 150, "epochs": 90}}
 _NADE_MEMORY: dict[str, dict[str, Any]] = {
     "piano-midi": {**_NADE_ALONE["piano-midi"], "drop_memory": 0.1},
